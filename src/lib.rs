@@ -1,1 +1,11 @@
 //! Weir.
+
+pub mod catalog;
+pub mod event_stream;
+pub mod gateway;
+pub mod json;
+pub mod line;
+pub mod mcp;
+pub mod policy;
+pub mod rpc;
+pub mod upstream;

@@ -1,0 +1,228 @@
+//! Server-Sent Events: an incremental reader and the writing of an event.
+//!
+//! Promises: the events do not depend on how the bytes are cut; CR, LF and CRLF end a line alike; no
+//! more than the limit is held for one event, and a larger one is an error, because what follows it
+//! cannot be trusted to be an event's beginning.
+//!
+//! Follows the event stream's interpretation in the HTML standard, section "Server-sent events".
+//! Knows nothing of: HTTP, JSON-RPC, and what an event holds.
+
+use bytes::{Bytes, BytesMut};
+
+/// A comment that keeps a stream alive: no event, nothing for a client to do.
+pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+
+/// One event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Event {
+    /// What kind of event; empty means `message`.
+    pub name: String,
+    /// The data lines, joined by line feeds.
+    pub data: Bytes,
+    /// The stream's last event id, if this event or one before it set one.
+    pub id: Option<String>,
+}
+
+/// An event was larger than allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an event of more than {0} bytes")]
+pub struct TooLarge(pub usize);
+
+/// Reads events from bytes as they arrive.
+#[derive(Debug)]
+pub struct Reader {
+    limit: usize,
+    line: BytesMut,
+    /// The last byte was a CR: an LF right behind it belongs to it.
+    after_cr: bool,
+    /// Before the first byte a byte order mark may stand.
+    at_start: bool,
+    name: String,
+    data: BytesMut,
+    has_data: bool,
+    id: Option<String>,
+    retry_ms: Option<u64>,
+}
+
+impl Reader {
+    /// Reads events of at most `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            line: BytesMut::new(),
+            after_cr: false,
+            at_start: true,
+            name: String::new(),
+            data: BytesMut::new(),
+            has_data: false,
+            id: None,
+            retry_ms: None,
+        }
+    }
+
+    /// The last event id that the stream has set.
+    pub fn last_id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// How long the server asks a client to wait before it connects again, in milliseconds.
+    pub fn retry_ms(&self) -> Option<u64> {
+        self.retry_ms
+    }
+
+    /// Reads the next bytes and returns the events that they complete.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Vec<Event>, TooLarge> {
+        let mut events = Vec::new();
+        while !bytes.is_empty() {
+            if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
+                bytes = &bytes[1..];
+                continue;
+            }
+            let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+                self.hold(bytes)?;
+                break;
+            };
+            self.hold(&bytes[..end])?;
+            self.after_cr = bytes[end] == b'\r';
+            bytes = &bytes[end + 1..];
+            events.extend(self.end_line());
+        }
+        Ok(events)
+    }
+
+    fn hold(&mut self, part: &[u8]) -> Result<(), TooLarge> {
+        self.line.extend_from_slice(part);
+        if self.line.len() + self.data.len() > self.limit {
+            return Err(TooLarge(self.limit));
+        }
+        Ok(())
+    }
+
+    fn end_line(&mut self) -> Option<Event> {
+        let mut line = self.line.split().freeze();
+        if std::mem::take(&mut self.at_start) && line.starts_with(b"\xef\xbb\xbf") {
+            line = line.slice(3..);
+        }
+        if line.is_empty() {
+            return self.end_event();
+        }
+        let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+        let (field, mut value) = (&line[..colon], line.slice((colon + 1).min(line.len())..));
+        if value.starts_with(b" ") {
+            value = value.slice(1..);
+        }
+        match field {
+            b"data" if !self.has_data => {
+                self.has_data = true;
+                // The usual event has one data line: keep its memory instead of copying it.
+                self.data =
+                    value.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+            }
+            b"data" => {
+                self.data.extend_from_slice(b"\n");
+                self.data.extend_from_slice(&value);
+            }
+            b"event" => self.name = String::from_utf8_lossy(&value).into_owned(),
+            b"id" if !value.contains(&0) => {
+                self.id = Some(String::from_utf8_lossy(&value).into_owned());
+            }
+            b"retry" => {
+                let text = std::str::from_utf8(&value).unwrap_or_default();
+                if text.bytes().all(|byte| byte.is_ascii_digit()) {
+                    self.retry_ms = text.parse().ok().or(self.retry_ms);
+                }
+            }
+            // A comment, or a field that nobody knows.
+            _ => {}
+        }
+        None
+    }
+
+    fn end_event(&mut self) -> Option<Event> {
+        let name = std::mem::take(&mut self.name);
+        let data = self.data.split().freeze();
+        std::mem::take(&mut self.has_data).then(|| Event { name, data, id: self.id.clone() })
+    }
+}
+
+/// Writes an event that holds one message. `data` must stand on one line.
+pub fn write_message(data: &[u8]) -> Bytes {
+    debug_assert!(!data.contains(&b'\n') && !data.contains(&b'\r'), "the data is one line");
+    let mut out = BytesMut::with_capacity(data.len() + 24);
+    out.extend_from_slice(MESSAGE_HEAD);
+    out.extend_from_slice(data);
+    out.extend_from_slice(MESSAGE_TAIL);
+    out.freeze()
+}
+
+/// What stands before an event's data.
+pub const MESSAGE_HEAD: &[u8] = b"event: message\ndata: ";
+
+/// What stands behind an event's data.
+pub const MESSAGE_TAIL: &[u8] = b"\n\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str, size: usize) -> Vec<Event> {
+        let mut reader = Reader::new(1_000);
+        let pieces = text.as_bytes().chunks(size);
+        pieces.flat_map(|piece| reader.feed(piece).expect("small events")).collect()
+    }
+
+    fn data(text: &'static str) -> Event {
+        Event { data: text.into(), ..Event::default() }
+    }
+
+    #[test]
+    fn events_do_not_depend_on_line_ends_or_cuts() {
+        let text = "\u{feff}: hello\nid: 4\ndata: a\ndata:b\nevent: x\n\ndata\n\nevent: none\n\nretry: 7\n\n";
+        let expected = [
+            Event { name: "x".into(), data: "a\nb".into(), id: Some("4".into()) },
+            Event { id: Some("4".into()), ..Event::default() },
+        ];
+        for end in ["\n", "\r\n", "\r"] {
+            let text = text.replace('\n', end);
+            for size in 1..=text.len() {
+                assert_eq!(read(&text, size), expected, "{end:?} in pieces of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn retry_and_the_last_id_are_kept() {
+        let mut reader = Reader::new(100);
+        let events = reader.feed(b"id: a\nretry: 250\n\nretry: x\n").expect("small");
+        assert_eq!((events.len(), reader.retry_ms(), reader.last_id()), (0, Some(250), Some("a")));
+    }
+
+    #[test]
+    fn an_event_without_its_end_is_no_event() {
+        assert_eq!(read("data: a\n\ndata: b\n", 3), [data("a")]);
+    }
+
+    #[test]
+    fn an_event_over_the_limit_is_an_error() {
+        let mut reader = Reader::new(10);
+        assert_eq!(reader.feed(b"data: 0123456789"), Err(TooLarge(10)));
+    }
+
+    #[test]
+    fn a_keep_alive_is_no_event() {
+        assert!(read(&String::from_utf8_lossy(KEEP_ALIVE), 100).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(texts in prop::collection::vec("[^\r\n]{0,30}", 0..6), size in 1_usize..50) {
+            let stream: Vec<u8> = texts.iter().flat_map(|text| write_message(text.as_bytes())).collect();
+            let mut reader = Reader::new(1_000);
+            let read: Vec<_> = stream.chunks(size).flat_map(|piece| reader.feed(piece).expect("small")).collect();
+            let read: Vec<_> = read.iter().map(|event| event.data.as_ref()).collect();
+            let sent: Vec<_> = texts.iter().map(|text| text.as_bytes()).collect();
+            prop_assert_eq!(read, sent);
+        }
+    }
+}

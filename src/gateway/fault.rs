@@ -1,0 +1,41 @@
+//! Why the gateway itself could not produce a reply, sorted by who has to act.
+//!
+//! Codes and HTTP statuses are not decided here: each dialect turns a fault into its own, in one
+//! exhaustive `match`.
+
+use std::time::Duration;
+
+use crate::mcp::kind::Kind;
+use crate::mcp::name::UpstreamName;
+use crate::upstream;
+
+/// A failure of Weir's own making or telling. An upstream's error object is none: it is a reply.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The client sent something that no server should accept; the text is fit for it.
+    #[error("{0}")]
+    Request(String),
+    /// Unknown, or known and not allowed; the two are indistinguishable on purpose.
+    #[error("no such {kind}")]
+    NoSuchItem {
+        /// What was looked for.
+        kind: Kind,
+        /// Under which name or URI, as the client wrote it.
+        key: Box<str>,
+    },
+    /// The client may try again later.
+    #[error("too busy")]
+    TooBusy {
+        /// After this time.
+        retry_after: Duration,
+    },
+    /// An upstream broke, is down, or broke the protocol. The operator acts.
+    #[error("upstream {upstream}")]
+    Upstream {
+        /// Which.
+        upstream: UpstreamName,
+        /// How.
+        #[source]
+        cause: upstream::Error,
+    },
+}

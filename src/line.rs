@@ -1,0 +1,141 @@
+//! Lines of a byte stream, as the stdio wire frames its messages.
+//!
+//! Promises: the lines do not depend on how the bytes are cut; no more than the limit is held for one
+//! line, and a longer one is skipped to its end and told once. A carriage return before the line feed
+//! and empty lines are dropped.
+//!
+//! Knows nothing of: what a line holds.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Cuts bytes into lines.
+#[derive(Debug)]
+pub struct Lines {
+    held: BytesMut,
+    /// How far `held` has been searched for a line feed.
+    searched: usize,
+    limit: usize,
+    /// Inside a line that was too long: drop everything up to its end.
+    skipping: bool,
+}
+
+/// A line, or the news that one was too long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// A line without its end.
+    Whole(Bytes),
+    /// A line over the limit; it is skipped. Its first bytes, at most 4 KiB, to tell what it was.
+    TooLong(Bytes),
+}
+
+/// How much of a line that is too long is told.
+const HEAD_BYTES: usize = 4_096;
+
+impl Lines {
+    /// Cuts lines of at most `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self { held: BytesMut::new(), searched: 0, limit, skipping: false }
+    }
+
+    /// Where the next bytes are to be read into. Follow with [`Lines::next_line`] until it is `None`.
+    pub fn buffer(&mut self) -> &mut BytesMut {
+        self.held.reserve(8 * 1024);
+        &mut self.held
+    }
+
+    /// The next complete line.
+    pub fn next_line(&mut self) -> Option<Line> {
+        loop {
+            let end = self.held[self.searched..].iter().position(|byte| *byte == b'\n');
+            let Some(end) = end.map(|at| self.searched + at) else {
+                return self.wait_for_more();
+            };
+            self.searched = 0;
+            let mut line = self.held.split_to(end).freeze();
+            self.held.advance(1);
+            if std::mem::take(&mut self.skipping) {
+                continue;
+            }
+            if line.ends_with(b"\r") {
+                line.truncate(line.len() - 1);
+            }
+            if line.len() > self.limit {
+                return Some(Line::TooLong(head(&line)));
+            }
+            if !line.iter().all(u8::is_ascii_whitespace) {
+                return Some(Line::Whole(line));
+            }
+        }
+    }
+
+    fn wait_for_more(&mut self) -> Option<Line> {
+        self.searched = self.held.len();
+        if self.skipping {
+            self.held.clear();
+            self.searched = 0;
+        } else if self.held.len() > self.limit {
+            self.skipping = true;
+            let head = head(&self.held);
+            self.held.clear();
+            self.searched = 0;
+            return Some(Line::TooLong(head));
+        }
+        None
+    }
+}
+
+fn head(line: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(&line[..line.len().min(HEAD_BYTES)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn cut(limit: usize, pieces: &[&[u8]]) -> Vec<Line> {
+        let mut lines = Lines::new(limit);
+        let mut out = Vec::new();
+        for piece in pieces {
+            lines.buffer().extend_from_slice(piece);
+            while let Some(line) = lines.next_line() {
+                out.push(line);
+            }
+        }
+        out
+    }
+
+    fn whole(text: &'static str) -> Line {
+        Line::Whole(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn carriage_returns_and_empty_lines_are_dropped() {
+        assert_eq!(cut(99, &[b"a\r\n\r\n \n\nb\nrest"]), [whole("a"), whole("b")]);
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_told_once_and_the_next_one_is_whole() {
+        let long = [b'x'; 10];
+        let expected = [Line::TooLong(Bytes::from_static(b"xxxxxxxxxx")), whole("ok")];
+        assert_eq!(cut(4, &[&long, &long, b"xx\nok\n"]), expected);
+    }
+
+    #[test]
+    fn a_line_as_long_as_the_limit_passes() {
+        assert_eq!(cut(4, &[b"abcd", b"\n"]), [whole("abcd")]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_cuts_do_not_matter(
+            texts in prop::collection::vec("[a-z\"{}]{1,20}", 1..8),
+            size in 1_usize..30,
+        ) {
+            let joined = texts.join("\n") + "\n";
+            let pieces: Vec<&[u8]> = joined.as_bytes().chunks(size).collect();
+            let expected: Vec<_> = texts.iter().cloned().map(|text| Line::Whole(text.into())).collect();
+            prop_assert_eq!(cut(1_000, &pieces), expected);
+        }
+    }
+}

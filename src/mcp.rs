@@ -1,0 +1,47 @@
+//! The Model Context Protocol, in no dialect: what both eras have in common.
+//!
+//! Inside the house every request is stateless and carries its own context, as in the newest revision.
+//! Sessions, `initialize` and server-initiated requests exist only in files called `legacy.rs`,
+//! `session.rs` and `sse.rs`.
+
+pub mod call;
+pub mod item;
+pub mod kind;
+pub mod name;
+pub mod note;
+pub mod pattern;
+pub mod revision;
+
+/// Members of `_meta` that the protocol reserves and Weir owns.
+pub mod meta {
+    /// The token under which a caller hears of progress.
+    pub const PROGRESS_TOKEN: &str = "progressToken";
+    /// The revision that a modern request speaks.
+    pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+    /// Who asks; for display only.
+    pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+    /// What the client can do for the server during this request.
+    pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+    /// The least severe log message that the request's client wants.
+    pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+    /// Who answers; for display only.
+    pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+    /// The listen request that a notification belongs to.
+    pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+    /// Upstreams that are missing from a list, in Weir's own name space.
+    pub const PARTIAL: &str = "weir/partial";
+}
+
+/// Error codes that MCP itself defines.
+pub mod code {
+    /// Unknown resource; legacy era only.
+    pub const RESOURCE_NOT_FOUND: i64 = -32002;
+    /// An HTTP header does not say what the body says; modern era only.
+    pub const HEADER_MISMATCH: i64 = -32020;
+    /// The request needs a capability that its client did not declare; modern era only.
+    pub const MISSING_CLIENT_CAPABILITY: i64 = -32021;
+    /// The revision is not served; modern era only.
+    pub const UNSUPPORTED_PROTOCOL_VERSION: i64 = -32022;
+    /// URL elicitation required; revision 2025-11-25 only.
+    pub const URL_ELICITATION_REQUIRED: i64 = -32042;
+}

@@ -1,0 +1,277 @@
+//! What travels through the middle of the house: an ask, a call, a reply.
+//!
+//! An [`Ask`] is what a client wants, under the public name. Once a view has resolved that name to an
+//! item that the client may reach, it becomes a [`Call`] under the upstream's own. What comes back is
+//! a [`Reply`], whose payload nobody reads.
+//!
+//! Knows nothing of: how either side puts it on a wire.
+
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+
+use crate::json::{self, Object};
+use crate::mcp::kind::Kind;
+use crate::mcp::note::Notes;
+use crate::mcp::revision::{Era, Revision};
+
+/// A method that is answered by the upstream that owns an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// `prompts/get`
+    GetPrompt,
+    /// `tools/call`
+    CallTool,
+    /// `resources/read`
+    ReadResource,
+    /// `completion/complete`, about a prompt or a template
+    Complete,
+}
+
+impl Method {
+    /// All methods.
+    pub const ALL: [Self; 4] =
+        [Self::GetPrompt, Self::CallTool, Self::ReadResource, Self::Complete];
+
+    /// The method's name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::GetPrompt => "prompts/get",
+            Self::CallTool => "tools/call",
+            Self::ReadResource => "resources/read",
+            Self::Complete => "completion/complete",
+        }
+    }
+
+    /// The method of this name.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.as_str() == name)
+    }
+
+    /// The member of `params` that a modern HTTP request repeats in its `Mcp-Name` header.
+    pub fn header_member(self) -> Option<&'static str> {
+        match self {
+            Self::GetPrompt | Self::CallTool => Some("name"),
+            Self::ReadResource => Some("uri"),
+            Self::Complete => None,
+        }
+    }
+}
+
+/// Who is calling, as far as an upstream may know and needs to.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The revision that the client speaks.
+    pub revision: Revision,
+    /// The client's own description of itself, as JSON; never used to decide anything.
+    pub info: Option<Bytes>,
+    /// What the client declared that it can do, as a JSON object.
+    pub capabilities: Bytes,
+    /// The least severe log message that the client wants, as JSON.
+    pub log_level: Option<Bytes>,
+    /// Where progress goes.
+    pub notes: Notes,
+}
+
+impl Caller {
+    /// A caller that declares nothing and hears nothing.
+    pub fn plain(revision: Revision) -> Self {
+        Self {
+            revision,
+            info: None,
+            capabilities: Bytes::from_static(b"{}"),
+            log_level: None,
+            notes: Notes::unheard(),
+        }
+    }
+}
+
+/// What a client asks of an item, under the item's public name.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    /// What is asked.
+    pub method: Method,
+    /// The kind of the item.
+    pub kind: Kind,
+    /// The item's public name or URI.
+    pub key: Box<str>,
+    /// The parameters as sent, but for what Weir owns in `_meta`.
+    pub params: Object,
+}
+
+/// A request's parameters are not what its method takes; the text is fit for the client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadParams(pub String);
+
+impl Ask {
+    /// Reads which item a request is about.
+    pub fn parse(method: Method, params: Object) -> Result<Self, BadParams> {
+        let string = |object: &Object, member: &str| {
+            let text = object.get_string(member).map(Box::<str>::from);
+            text.ok_or_else(|| BadParams(format!("`{member}` must be a string")))
+        };
+        let (kind, key) = match method {
+            Method::GetPrompt => (Kind::Prompt, string(&params, "name")?),
+            Method::CallTool => (Kind::Tool, string(&params, "name")?),
+            Method::ReadResource => (Kind::Resource, string(&params, "uri")?),
+            Method::Complete => {
+                let reference = params.get_object("ref");
+                let reference =
+                    reference.ok_or_else(|| BadParams("`ref` must be an object".into()))?;
+                match reference.get_string("type").as_deref() {
+                    Some("ref/prompt") => (Kind::Prompt, string(&reference, "name")?),
+                    Some("ref/resource") => (Kind::Template, string(&reference, "uri")?),
+                    _ => {
+                        let text = "`ref.type` must be \"ref/prompt\" or \"ref/resource\"";
+                        return Err(BadParams(text.into()));
+                    }
+                }
+            }
+        };
+        Ok(Self { method, kind, key, params })
+    }
+
+    /// Turns the ask into a call to the upstream that knows the item as `own`.
+    pub fn call(self, own: &str, caller: Caller) -> Call {
+        let mut params = self.params;
+        // URIs are the same on both sides; leaving them alone leaves the bytes alone.
+        if *self.key != *own {
+            if self.method == Method::Complete {
+                let mut reference = params.get_object("ref").unwrap_or_default();
+                reference.set("name", json::quote(own));
+                params.set("ref", reference.to_bytes());
+            } else {
+                params.set("name", json::quote(own));
+            }
+        }
+        Call { method: self.method, subject: own.into(), params, caller }
+    }
+}
+
+/// A request on its way to the upstream that owns the item.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// What is asked.
+    pub method: Method,
+    /// The upstream's own name or URI of the item.
+    pub subject: Box<str>,
+    /// The parameters, under the upstream's own name.
+    pub params: Object,
+    /// Who asks.
+    pub caller: Caller,
+}
+
+/// What an upstream answered. An error object is a reply, not a fault of ours.
+#[derive(Debug)]
+pub struct Reply {
+    /// The era of the payload: what it may leave out, and which error codes it may hold.
+    pub era: Era,
+    /// How the call ended.
+    pub outcome: Outcome,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The `result`.
+    Result(Body),
+    /// The `error` object.
+    Error(Bytes),
+}
+
+/// A payload: JSON text on one line.
+pub enum Body {
+    /// All of it.
+    Whole(Bytes),
+    /// A large one that is still arriving, piece by piece. If a piece is an error the payload is cut
+    /// short, and the only honest way on is to break off the connection to the client.
+    Arriving(BoxStream<'static, Result<Bytes, Broken>>),
+}
+
+/// An upstream broke off in the middle of a payload.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the upstream broke off in the middle of its reply: {0}")]
+pub struct Broken(pub String);
+
+impl Body {
+    /// The whole payload, at most `limit` bytes of it.
+    pub async fn collect(self, limit: usize) -> Result<Bytes, Broken> {
+        let mut pieces = match self {
+            Self::Whole(bytes) => return Ok(bytes),
+            Self::Arriving(pieces) => pieces,
+        };
+        let mut whole = BytesMut::new();
+        while let Some(piece) = pieces.next().await {
+            whole.extend_from_slice(&piece?);
+            if whole.len() > limit {
+                return Err(Broken(format!("more than {limit} bytes")));
+            }
+        }
+        Ok(whole.freeze())
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(bytes) => f.debug_tuple("Whole").field(bytes).finish(),
+            Self::Arriving(_) => f.write_str("Arriving(..)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(method: Method, params: &'static str) -> Result<Ask, BadParams> {
+        Ask::parse(method, Object::parse(params).expect(params))
+    }
+
+    fn called(method: Method, params: &'static str, own: &str) -> Bytes {
+        let ask = ask(method, params).expect(params);
+        ask.call(own, Caller::plain(Revision::NEWEST)).params.to_bytes()
+    }
+
+    #[test]
+    fn a_call_bears_the_upstreams_own_name_and_every_other_byte() {
+        let text = r#"{"name":"hub__x","arguments":{"n":1.0}, "requestState":"s"}"#;
+        let expected = r#"{"name":"x","arguments":{"n":1.0},"requestState":"s"}"#;
+        assert_eq!(called(Method::CallTool, text, "x"), expected);
+        let text = r#"{ "uri": "file:///a" , "x" : 1e400 }"#;
+        assert_eq!(called(Method::ReadResource, text, "file:///a"), text);
+        let text = r#"{"ref":{"type":"ref/prompt","title":"t","name":"hub__x"},"argument":{}}"#;
+        let expected = r#"{"ref":{"type":"ref/prompt","title":"t","name":"x"},"argument":{}}"#;
+        assert_eq!(called(Method::Complete, text, "x"), expected);
+    }
+
+    #[test]
+    fn what_a_method_does_not_take_is_named() {
+        for (method, params, message) in [
+            (Method::GetPrompt, "{}", "`name` must be a string"),
+            (Method::CallTool, r#"{"name":7}"#, "`name` must be a string"),
+            (Method::ReadResource, r#"{"name":"x"}"#, "`uri` must be a string"),
+            (Method::Complete, "{}", "`ref` must be an object"),
+            (
+                Method::Complete,
+                r#"{"ref":{"type":"ref/tool","name":"x"}}"#,
+                "`ref.type` must be \"ref/prompt\" or \"ref/resource\"",
+            ),
+        ] {
+            assert_eq!(ask(method, params).map(|_| ()), Err(BadParams(message.into())));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_arrives_is_collected_within_its_limit() {
+        let arriving = || {
+            let pieces = ["{\"a\":", "1}"].map(|piece| Ok(Bytes::from_static(piece.as_bytes())));
+            Body::Arriving(futures::stream::iter(pieces).boxed())
+        };
+        assert_eq!(arriving().collect(7).await, Ok("{\"a\":1}".into()));
+        assert!(arriving().collect(6).await.is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! What a role may use: patterns over `<upstream>/<original name>`, per kind.
+
+use crate::mcp::kind::Kind;
+use crate::mcp::name::UpstreamName;
+use crate::mcp::pattern::Rules;
+
+/// Rules per kind. The default allows nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Role {
+    /// Which prompts.
+    pub prompts: Rules,
+    /// Which tools.
+    pub tools: Rules,
+    /// Which resources and resource templates.
+    pub resources: Rules,
+}
+
+impl Role {
+    /// A role that may use everything.
+    pub fn everything() -> Self {
+        let rules = Rules::everything;
+        Self { prompts: rules(), tools: rules(), resources: rules() }
+    }
+
+    /// Whether the role may use an item, by its upstream's own name or URI.
+    pub fn allows(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> bool {
+        self.rules(kind).allow(&format!("{upstream}/{own}"))
+    }
+
+    /// Whether any rule lets the role use anything of this upstream; what is denied by name is not
+    /// looked at.
+    pub fn reaches(&self, upstream: &UpstreamName) -> bool {
+        let prefix = format!("{upstream}/");
+        [&self.prompts, &self.tools, &self.resources].into_iter().any(|rules| {
+            let denied = rules.deny.iter().any(|pattern| {
+                let pattern = pattern.as_str();
+                pattern == "*" || pattern.strip_suffix('*') == Some(&prefix)
+            });
+            !denied && rules.allow.iter().any(|pattern| may_begin_with(pattern.as_str(), &prefix))
+        })
+    }
+
+    fn rules(&self, kind: Kind) -> &Rules {
+        match kind {
+            Kind::Prompt => &self.prompts,
+            Kind::Tool => &self.tools,
+            Kind::Resource | Kind::Template => &self.resources,
+        }
+    }
+}
+
+/// Whether some text that begins with `prefix` can match the pattern.
+fn may_begin_with(pattern: &str, prefix: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((head, _)) if head.len() <= prefix.len() => prefix.starts_with(head),
+        _ => pattern.starts_with(prefix),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> UpstreamName {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn patterns_see_the_upstream_and_the_original_name() {
+        let prompts = Rules::new(&["hub/public_*"], &["hub/public_draft"]);
+        let role = Role { prompts, ..Role::default() };
+        let allows = |upstream, own| role.allows(Kind::Prompt, &name(upstream), own);
+        assert!(allows("hub", "public_a"));
+        assert!(!allows("hub", "public_draft") && !allows("hub", "a") && !allows("x", "public_a"));
+        assert!(!role.allows(Kind::Tool, &name("hub"), "public_a"));
+    }
+
+    #[test]
+    fn resources_and_templates_go_by_the_same_rules() {
+        let role = Role { resources: Rules::new(&["wiki/https://w/*"], &[]), ..Role::default() };
+        for kind in [Kind::Resource, Kind::Template] {
+            assert!(role.allows(kind, &name("wiki"), "https://w/a/{page}"));
+            assert!(!role.allows(kind, &name("wiki"), "https://x/"));
+        }
+    }
+
+    #[test]
+    fn a_role_reaches_an_upstream_that_some_pattern_may_match() {
+        let reaches = |allow: &str, deny: &[&str], upstream: &str| {
+            let tools =
+                Rules { allow: Rules::new(&[allow], &[]).allow, deny: Rules::new(deny, &[]).allow };
+            Role { tools, ..Role::default() }.reaches(&name(upstream))
+        };
+        assert!(reaches("*", &[], "a") && reaches("a/*", &[], "a") && reaches("a*/x", &[], "ab"));
+        assert!(reaches("a/x", &["a/y"], "a") && reaches("a/x*y", &[], "a"));
+        assert!(!reaches("b/*", &[], "a") && !reaches("ab/*", &[], "a"));
+        assert!(!reaches("*", &["a/*"], "a") && !reaches("*", &["*"], "a"));
+        assert!(!Role::default().reaches(&name("a")));
+    }
+}

@@ -1,0 +1,359 @@
+//! JSON-RPC 2.0: requests, notifications and answers, in no dialect of MCP.
+//!
+//! A [`Message`] is read from an object one level deep; `params`, `result` and `error` stay raw. Ids keep
+//! their bytes, so that a client gets back what it sent (`1` is not `"1"`).
+//!
+//! Knows nothing of: methods, and which side of a connection it is on.
+
+pub mod pending;
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::json::{self, Malformed, Object};
+
+/// The codes that JSON-RPC itself defines.
+pub mod code {
+    /// Not JSON.
+    pub const PARSE_ERROR: i64 = -32700;
+    /// JSON, but no request.
+    pub const INVALID_REQUEST: i64 = -32600;
+    /// Nobody here answers to this method.
+    pub const METHOD_NOT_FOUND: i64 = -32601;
+    /// The parameters are not what the method takes.
+    pub const INVALID_PARAMS: i64 = -32602;
+    /// The answering side broke.
+    pub const INTERNAL_ERROR: i64 = -32603;
+}
+
+/// The longest id that is accepted from outside, in bytes.
+const MAX_ID_BYTES: usize = 1_024;
+
+/// A request's id: a string or an integer, kept as the text that was sent.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Id(Bytes);
+
+impl Id {
+    /// Reads an id; `None` for anything but a string or an integer (spec, base protocol: an id is
+    /// never null).
+    pub fn parse(raw: Bytes) -> Option<Self> {
+        let is_integer = || {
+            let digits = raw.strip_prefix(b"-").unwrap_or(&raw);
+            !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+        };
+        (raw.len() <= MAX_ID_BYTES && (raw.starts_with(b"\"") || is_integer())).then_some(Self(raw))
+    }
+
+    /// The id as JSON text.
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// The number that this id is, if it is one that Weir could have minted.
+    pub fn minted(&self) -> Option<u64> {
+        std::str::from_utf8(&self.0).ok()?.parse().ok()
+    }
+}
+
+impl From<u64> for Id {
+    fn from(number: u64) -> Self {
+        Self(number.to_string().into())
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone)]
+pub enum Message {
+    /// Asks for an answer.
+    Request(Request),
+    /// Tells something; nobody answers.
+    Notification(Notification),
+    /// Answers a request.
+    Answer(Answer),
+}
+
+/// A call that wants an answer.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// What the answer will be recognised by.
+    pub id: Id,
+    /// The method's name.
+    pub method: Box<str>,
+    /// The parameters; empty if there were none.
+    pub params: Object,
+}
+
+/// A message that nobody answers.
+#[derive(Debug, Clone)]
+pub struct Notification {
+    /// The method's name.
+    pub method: Box<str>,
+    /// The parameters; empty if there were none.
+    pub params: Object,
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Whose answer it is; `None` where the other side could not read the request's id.
+    pub id: Option<Id>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// How a request ended, as raw text of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The `result` member.
+    Result(Bytes),
+    /// The `error` member.
+    Error(Bytes),
+}
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{reason}")]
+pub struct Invalid {
+    /// The id, if that much could be read.
+    pub id: Option<Id>,
+    /// The code of the error to answer with.
+    pub code: i64,
+    /// What is wrong, fit for the sender.
+    pub reason: String,
+}
+
+impl Message {
+    /// Reads a message, at most [`json::MAX_DEPTH`] levels deep.
+    pub fn parse(text: Bytes) -> Result<Self, Invalid> {
+        Self::parse_within(text, json::MAX_DEPTH)
+    }
+
+    /// Reads a message, at most `depth` levels deep.
+    pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, Invalid> {
+        let object = Object::parse_within(text, depth).map_err(|malformed| {
+            let code = match malformed {
+                Malformed::Syntax(_) => code::PARSE_ERROR,
+                _ => code::INVALID_REQUEST,
+            };
+            Invalid { id: None, code, reason: malformed.to_string() }
+        })?;
+        let id = object.get_bytes("id").and_then(Id::parse);
+        let invalid = |reason: &str| Invalid {
+            id: id.clone(),
+            code: code::INVALID_REQUEST,
+            reason: reason.to_owned(),
+        };
+        if object.get("jsonrpc") != Some("\"2.0\"") {
+            return Err(invalid("`jsonrpc` must be \"2.0\""));
+        }
+        if !object.has("method") {
+            return Self::parse_answer(&object, id.clone()).ok_or_else(|| {
+                invalid(
+                    "neither a request (no `method`) nor an answer (one of `result` and `error`)",
+                )
+            });
+        }
+        let method =
+            object.get_string("method").ok_or_else(|| invalid("`method` must be a string"))?;
+        let params = match object.get_bytes("params") {
+            None => Object::new(),
+            Some(params) => {
+                Object::parse_within(params, usize::MAX).map_err(|malformed| Invalid {
+                    id: id.clone(),
+                    code: if malformed == Malformed::NotAnObject {
+                        code::INVALID_PARAMS
+                    } else {
+                        code::INVALID_REQUEST
+                    },
+                    reason: format!("`params`: {malformed}"),
+                })?
+            }
+        };
+        let method = method.into();
+        if !object.has("id") {
+            return Ok(Self::Notification(Notification { method, params }));
+        }
+        let id = id.clone().ok_or_else(|| invalid("`id` must be a string or an integer"))?;
+        Ok(Self::Request(Request { id, method, params }))
+    }
+
+    fn parse_answer(object: &Object, id: Option<Id>) -> Option<Self> {
+        let is_object = |raw: &Bytes| raw.starts_with(b"{");
+        let outcome = match (object.get_bytes("result"), object.get_bytes("error")) {
+            (Some(result), None) => Outcome::Result(result),
+            (None, Some(error)) if is_object(&error) => Outcome::Error(error),
+            _ => return None,
+        };
+        Some(Self::Answer(Answer { id, outcome }))
+    }
+}
+
+/// Writes a request.
+pub fn write_request(id: &Id, method: &str, params: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(params.len() + method.len() + 64);
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.extend_from_slice(id.as_bytes());
+    out.extend_from_slice(b",\"method\":");
+    write_call(out, method, params)
+}
+
+/// Writes a notification.
+pub fn write_notification(method: &str, params: &[u8]) -> Bytes {
+    write_call(b"{\"jsonrpc\":\"2.0\",\"method\":".to_vec(), method, params)
+}
+
+fn write_call(mut out: Vec<u8>, method: &str, params: &[u8]) -> Bytes {
+    out.extend_from_slice(&json::quote(method));
+    out.extend_from_slice(b",\"params\":");
+    out.extend_from_slice(params);
+    out.push(b'}');
+    json::on_one_line(out.into())
+}
+
+/// What stands before the result in the answer to request `id`; a `}` ends the answer behind it.
+pub fn result_head(id: &Id) -> Bytes {
+    let mut out = Vec::with_capacity(48);
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.extend_from_slice(id.as_bytes());
+    out.extend_from_slice(b",\"result\":");
+    out.into()
+}
+
+/// Writes the answer to request `id`, on one line.
+pub fn write_result(id: &Id, result: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(result.len() + 64);
+    out.extend_from_slice(&result_head(id));
+    out.extend_from_slice(result);
+    out.push(b'}');
+    json::on_one_line(out.into())
+}
+
+/// Writes an error as the answer to request `id`, or to one whose id could not be read.
+///
+/// Without an id the member is left out in the modern era and `null` before it (JSON-RPC 2.0,
+/// section 5); `null` is what every client understands.
+pub fn write_error(id: Option<&Id>, error: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(error.len() + 64);
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.extend_from_slice(id.map_or(b"null".as_slice(), |id| id.as_bytes()));
+    out.extend_from_slice(b",\"error\":");
+    out.extend_from_slice(error);
+    out.push(b'}');
+    json::on_one_line(out.into())
+}
+
+/// An error of Weir's own making.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    /// The code.
+    pub code: i64,
+    /// What happened and whose move it is.
+    pub message: String,
+    /// More for programs, as JSON text.
+    pub data: Option<Bytes>,
+}
+
+impl Error {
+    /// An error without data.
+    pub fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    /// The error as a JSON object.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut object = Object::new();
+        object.set("code", self.code.to_string());
+        object.set("message", json::quote(&self.message));
+        if let Some(data) = &self.data {
+            object.set("data", data.clone());
+        }
+        object.to_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &'static str) -> Result<Message, Invalid> {
+        Message::parse(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn the_three_shapes_are_told_apart() {
+        let Ok(Message::Request(request)) = parse(r#"{"jsonrpc":"2.0","id":"a","method":"m"}"#)
+        else {
+            panic!("a request");
+        };
+        assert_eq!((request.id.to_string().as_str(), &*request.method), ("\"a\"", "m"));
+        let notification = parse(r#"{"jsonrpc":"2.0","method":"n","params":{"x":1e400}}"#);
+        assert!(
+            matches!(notification, Ok(Message::Notification(n)) if n.params.get("x") == Some("1e400"))
+        );
+        let answer = parse(r#"{"jsonrpc":"2.0","id":7,"result":{"x": 1.0}}"#);
+        let Ok(Message::Answer(answer)) = answer else { panic!("an answer") };
+        assert_eq!(answer.outcome, Outcome::Result("{\"x\": 1.0}".into()));
+        assert_eq!(answer.id.and_then(|id| id.minted()), Some(7));
+    }
+
+    #[test]
+    fn an_id_keeps_its_type() {
+        let id = |text: &'static str| Id::parse(Bytes::from_static(text.as_bytes()));
+        assert_ne!(id("1"), id("\"1\""));
+        assert_eq!(id("\"1\"").and_then(|id| id.minted()), None);
+        for bad in ["null", "1.5", "true", "{}", "[]", "1e3", "-"] {
+            assert_eq!(id(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_told_with_its_id() {
+        for (text, code, id) in [
+            ("{", code::PARSE_ERROR, None),
+            ("[]", code::INVALID_REQUEST, None),
+            (r#"{"id":1,"method":"m"}"#, code::INVALID_REQUEST, Some("1")),
+            (r#"{"jsonrpc":"2.0","id":null,"method":"m"}"#, code::INVALID_REQUEST, None),
+            (r#"{"jsonrpc":"2.0","id":1,"method":7}"#, code::INVALID_REQUEST, Some("1")),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":[]}"#,
+                code::INVALID_PARAMS,
+                Some("1"),
+            ),
+            (r#"{"jsonrpc":"2.0","id":1}"#, code::INVALID_REQUEST, Some("1")),
+            (r#"{"jsonrpc":"2.0","id":1,"result":1,"error":{}}"#, code::INVALID_REQUEST, Some("1")),
+            (r#"{"jsonrpc":"2.0","id":1,"error":"x"}"#, code::INVALID_REQUEST, Some("1")),
+        ] {
+            let invalid = parse(text).expect_err(text);
+            let found = invalid.id.map(|id| id.to_string());
+            assert_eq!((invalid.code, found.as_deref()), (code, id), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_stands_on_one_line() {
+        let id = Id::from(1);
+        let request = write_request(&id, "m", b"{\n}");
+        assert_eq!(request, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\",\"params\":{ }}");
+        let result = write_result(&id, b"{\"a\":\n1.0}");
+        assert_eq!(result, "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"a\": 1.0}}");
+        let error = Error { data: Some("{}".into()), ..Error::new(-1, "a\nb") };
+        let text = write_error(None, &error.to_bytes());
+        assert_eq!(
+            text,
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"a\nb","data":{}}}"#
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! The table of open requests on one connection.
+//!
+//! Each request has a [`Ticket`]; dropping the ticket is cancelling. A request is settled at most once:
+//! whoever removes its entry from the table owns the outcome, so an answer that is late, doubled or
+//! for nobody finds no entry and is dropped. Ids are minted here, count up, and never come again.
+//!
+//! Knows nothing of: time-outs, and what is told to the other side when a ticket drops; the ticket's
+//! holder does that (see [`Ticket::is_open`]).
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+
+/// The open requests of one connection, each with a `side` value: what is sent beside its answer.
+#[derive(Debug)]
+pub struct Pending<A, S> {
+    table: Arc<Mutex<Table<A, S>>>,
+}
+
+impl<A, S> Clone for Pending<A, S> {
+    fn clone(&self) -> Self {
+        Self { table: Arc::clone(&self.table) }
+    }
+}
+
+#[derive(Debug)]
+struct Table<A, S> {
+    /// `None` once the connection is closed: nothing will be answered any more.
+    open: Option<HashMap<u64, Entry<A, S>>>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Entry<A, S> {
+    answer: oneshot::Sender<A>,
+    side: S,
+}
+
+/// A claim to one answer. A future that resolves once, and to `None` if the connection closes first.
+#[derive(Debug)]
+pub struct Ticket<A, S> {
+    id: u64,
+    answer: oneshot::Receiver<A>,
+    pending: Pending<A, S>,
+}
+
+impl<A, S> Default for Pending<A, S> {
+    fn default() -> Self {
+        Self { table: Arc::new(Mutex::new(Table { open: Some(HashMap::new()), next: 1 })) }
+    }
+}
+
+impl<A, S> Pending<A, S> {
+    /// Enters a request; `None` if the connection is closed.
+    pub fn open(&self, side: S) -> Option<Ticket<A, S>> {
+        let (sender, answer) = oneshot::channel();
+        let mut table = self.lock();
+        let id = table.next;
+        table.open.as_mut()?.insert(id, Entry { answer: sender, side });
+        table.next += 1;
+        Some(Ticket { id, answer, pending: self.clone() })
+    }
+
+    /// Gives request `id` its answer; `false` if nobody waits for it (any more).
+    pub fn settle(&self, id: u64, answer: A) -> bool {
+        let entry = self.lock().open.as_mut().and_then(|open| open.remove(&id));
+        // Sending fails if the ticket was dropped between the two lines: then nobody waits either.
+        entry.is_some_and(|entry| entry.answer.send(answer).is_ok())
+    }
+
+    /// Looks at what travels beside the answer of request `id`, if it is still open.
+    ///
+    /// `look` runs under the table's lock: it must not wait and must not come back here.
+    pub fn beside<R>(&self, id: u64, look: impl FnOnce(&S) -> R) -> Option<R> {
+        self.lock().open.as_ref()?.get(&id).map(|entry| look(&entry.side))
+    }
+
+    /// Ends every open request without an answer, and refuses new ones.
+    pub fn close(&self) {
+        // Dropping the senders under the lock would wake tasks that want the lock.
+        let open = self.lock().open.take();
+        drop(open);
+    }
+
+    /// How many requests are open.
+    pub fn len(&self) -> usize {
+        self.lock().open.as_ref().map_or(0, HashMap::len)
+    }
+
+    /// Whether no request is open.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table<A, S>> {
+        // Every change under the lock is one map operation: a panic leaves the table whole.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<A, S> Ticket<A, S> {
+    /// The id that was minted for this request.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether the request is neither answered nor ended: the other side may still be at work.
+    pub fn is_open(&self) -> bool {
+        let table = self.pending.lock();
+        table.open.as_ref().is_some_and(|open| open.contains_key(&self.id))
+    }
+}
+
+impl<A, S> Future for Ticket<A, S> {
+    type Output = Option<A>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<A>> {
+        Pin::new(&mut self.answer).poll(cx).map(Result::ok)
+    }
+}
+
+impl<A, S> Drop for Ticket<A, S> {
+    fn drop(&mut self) {
+        let entry = self.pending.lock().open.as_mut().and_then(|open| open.remove(&self.id));
+        drop(entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pending() -> Pending<&'static str, ()> {
+        Pending::default()
+    }
+
+    #[tokio::test]
+    async fn each_ticket_gets_its_own_answer_in_any_order() {
+        let pending = pending();
+        let (a, b) = (pending.open(()).expect("open"), pending.open(()).expect("open"));
+        assert_ne!(a.id(), b.id());
+        assert!(pending.settle(b.id(), "b"));
+        assert!(pending.settle(a.id(), "a"));
+        assert_eq!((a.await, b.await), (Some("a"), Some("b")));
+        assert!(pending.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_second_answer_finds_nobody() {
+        let pending = pending();
+        let ticket = pending.open(()).expect("open");
+        assert!(pending.settle(ticket.id(), "first"));
+        assert!(!pending.settle(ticket.id(), "second"));
+        assert_eq!(ticket.await, Some("first"));
+    }
+
+    #[test]
+    fn a_dropped_ticket_leaves_the_table_and_its_id_never_comes_again() {
+        let pending = pending();
+        let ticket = pending.open(()).expect("open");
+        let id = ticket.id();
+        assert!(ticket.is_open());
+        drop(ticket);
+        assert!(pending.is_empty() && !pending.settle(id, "late"));
+        assert_ne!(pending.open(()).map(|ticket| ticket.id()), Some(id));
+    }
+
+    #[tokio::test]
+    async fn closing_ends_every_request_and_admits_no_more() {
+        let pending = pending();
+        let ticket = pending.open(()).expect("open");
+        pending.close();
+        assert!(!ticket.is_open());
+        assert_eq!(ticket.await, None);
+        assert!(pending.open(()).is_none());
+    }
+}

@@ -1,0 +1,58 @@
+//! Where an upstream room touches the world: opening a connection and starting a process.
+//!
+//! Tests put their own [`Dial`] in its place, and the whole house runs in memory.
+
+use std::io;
+use std::path::PathBuf;
+
+use futures::future::BoxFuture;
+use hyper::Uri;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A byte stream in both directions.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
+
+/// What to start. Comes from the configuration file alone.
+#[derive(Debug, Clone)]
+pub struct Command {
+    /// The program: a path, or a name to be looked up in `PATH`.
+    pub program: String,
+    /// Its arguments; no shell reads them.
+    pub args: Vec<String>,
+    /// The whole environment of the child: nothing else is inherited.
+    pub env: Vec<(String, String)>,
+    /// Where it runs; `None` is where Weir runs.
+    pub cwd: Option<PathBuf>,
+}
+
+/// A started process.
+pub struct Child {
+    /// Its standard input.
+    pub stdin: Box<dyn tokio::io::AsyncWrite + Send + Unpin>,
+    /// Its standard output.
+    pub stdout: Box<dyn tokio::io::AsyncRead + Send + Unpin>,
+    /// Its standard error; `None` if there is none (in memory).
+    pub stderr: Option<Box<dyn tokio::io::AsyncRead + Send + Unpin>>,
+    /// Waits for its end, and stops it.
+    pub process: Box<dyn Process>,
+}
+
+/// The life of a started process.
+pub trait Process: Send {
+    /// Waits until the process has ended and tells how, in words. Cancel-safe.
+    fn wait(&mut self) -> BoxFuture<'_, String>;
+    /// Asks the process and all it has started to end (SIGTERM to the group).
+    fn terminate(&mut self);
+    /// Ends the process and all it has started (SIGKILL to the group).
+    fn kill(&mut self);
+}
+
+/// Opens connections and starts processes.
+pub trait Dial: Send + Sync + 'static {
+    /// Opens a connection to the server of `url`, with TLS where its scheme says so.
+    fn connect<'a>(&'a self, url: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>>;
+    /// Starts a process.
+    fn spawn(&self, command: &Command) -> io::Result<Child>;
+}
