@@ -49,6 +49,14 @@ pub struct Snapshot {
     pub fresh_until: Option<tokio::time::Instant>,
 }
 
+/// Something that was left out of the lists, and why; for the operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    pub upstream: UpstreamName,
+    pub kind: Kind,
+    pub text: String,
+}
+
 pub struct Catalog {}
 
 impl Catalog {
@@ -62,12 +70,16 @@ impl Catalog {
     pub fn set_completions(&self, _upstream: &UpstreamName, _completions: bool) {
         unimplemented!()
     }
+    pub fn problems(&self) -> Vec<Problem> {
+        unimplemented!()
+    }
     /// The view of a role, made at its first use and kept up to date.
     pub fn view(&self, _role: &str, _filter: &Arc<dyn Filter>) -> watch::Receiver<Arc<View>> {
         unimplemented!()
     }
 }
 
+#[derive(Debug)]
 pub struct View {}
 
 impl View {

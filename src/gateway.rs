@@ -1,63 +1,204 @@
-//! The request, in one screen. (API skeleton.)
+//! The request, in one screen: a client enters, its view resolves the name, the owner is called.
+//!
+//! The gateway introduces the rooms below it to each other: the catalog does not know the policy, and
+//! neither knows upstreams. [`Gateway::enter`] is the only way to a [`Guest`], and a guest's own view is
+//! the only way to an item, so no step can be forgotten on any revision or wire.
+//!
+//! Knows nothing of: protocol eras, transports, JSON-RPC codes.
 
 pub mod fault;
+mod first_list;
 pub mod listen;
+mod refresh;
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::catalog::View;
-use crate::mcp::call::{Ask, Caller, Reply};
+use crate::catalog::{self, Catalog, Cursor, Filter, View};
+use crate::mcp::call::{Ask, Caller, Method, Reply};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::policy::{Credentials, Principal, Refusal};
+use crate::policy::role::Role;
+use crate::policy::{Credentials, Policy, Principal, Refusal};
+use crate::upstream::{self, Upstream};
 pub use fault::Fault;
+use first_list::FirstList;
 pub use listen::Listen;
+use refresh::Refresh;
 
-pub struct Gateway {}
+/// How long a list may be kept where no upstream says less. Changes are told of anyway.
+const LIST_TTL: Duration = Duration::from_secs(60);
 
-impl Gateway {
-    /// Lets a client in, before a byte of its request is read.
-    pub fn enter(self: &Arc<Self>, _credentials: Credentials<'_>) -> Result<Guest, Refusal> {
-        unimplemented!()
-    }
+/// The whole house behind the doors: who may enter, what they see, and who answers.
+pub struct Gateway {
+    policy: Policy,
+    catalog: Arc<Catalog>,
+    upstreams: HashMap<UpstreamName, Upstream>,
+    first_list: FirstList,
 }
 
 /// A client that was let in. Cheap to clone.
 #[derive(Clone)]
-pub struct Guest {}
+pub struct Guest {
+    gateway: Arc<Gateway>,
+    principal: Principal,
+    /// What the client may see, as it changes.
+    view: watch::Receiver<Arc<View>>,
+    /// Whether its role hides nothing and it showed no credentials.
+    public: bool,
+}
 
 /// A page of a merged list, in no dialect.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The items' JSON, joined by commas.
     pub items: Bytes,
+    /// Where the next page begins; `None` on the last.
     pub next_cursor: Option<String>,
-    /// Upstreams that the list misses.
+    /// Upstreams that the list misses and that this client could see.
     pub partial: Vec<UpstreamName>,
+    /// How long the page may be kept.
     pub ttl: Duration,
     /// Whether every client would see the same.
     pub public: bool,
 }
 
+impl Gateway {
+    /// Opens the house: starts a task per upstream that lists it whenever there is something new,
+    /// until `stop`.
+    pub fn open(
+        policy: Policy,
+        catalog: Catalog,
+        upstreams: Vec<Upstream>,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Arc<Self> {
+        let catalog = Arc::new(catalog);
+        let first_list = FirstList::new(upstreams.len());
+        for upstream in &upstreams {
+            let settled = first_list.one_of_them();
+            let refresh = Refresh::new(upstream.clone(), Arc::clone(&catalog), settled);
+            tasks.spawn(refresh.run(stop.clone()));
+        }
+        let upstreams = upstreams.into_iter().map(|upstream| (upstream.name().clone(), upstream));
+        Arc::new(Self { policy, catalog, upstreams: upstreams.collect(), first_list })
+    }
+
+    /// Lets a client in, before a byte of its request is read.
+    pub fn enter(self: &Arc<Self>, credentials: Credentials<'_>) -> Result<Guest, Refusal> {
+        let anonymous = matches!(credentials, Credentials::None);
+        let principal = self.policy.enter(credentials, SystemTime::now())?;
+        Ok(self.guest(principal, anonymous))
+    }
+
+    /// Lets in whoever holds the program and its configuration: the command line, and the client at
+    /// the other end of `weir stdio`.
+    pub fn enter_locally(self: &Arc<Self>, role: &str) -> Guest {
+        self.guest(Principal { name: "local".into(), role: role.into() }, true)
+    }
+
+    fn guest(self: &Arc<Self>, principal: Principal, anonymous: bool) -> Guest {
+        let role = self.policy.role(&principal);
+        let public = anonymous && *role == Role::everything();
+        let filter: Arc<dyn Filter> = Arc::new(ByRole(role));
+        let view = self.catalog.view(&principal.role, &filter);
+        Guest { gateway: Arc::clone(self), principal, view, public }
+    }
+
+    /// The upstreams, in no order.
+    pub fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
+        self.upstreams.values()
+    }
+
+    /// What was left out of the lists, and why.
+    pub fn problems(&self) -> Vec<catalog::Problem> {
+        self.catalog.problems()
+    }
+
+    /// Waits until each upstream has been listed or has failed once.
+    pub async fn listed(&self) {
+        self.first_list.all().await;
+    }
+}
+
 impl Guest {
+    /// Who this is.
     pub fn principal(&self) -> &Principal {
-        unimplemented!()
+        &self.principal
     }
+
+    /// What the guest can see at this moment.
     pub fn view(&self) -> Arc<View> {
-        unimplemented!()
+        Arc::clone(&self.view.borrow())
     }
+
     /// Answers a list from memory.
-    pub async fn list(&self, _kind: Kind, _cursor: Option<&str>) -> Result<Page, Fault> {
-        unimplemented!()
+    pub async fn list(&self, kind: Kind, cursor: Option<&str>) -> Result<Page, Fault> {
+        let unreadable = |_| Fault::Request("Invalid cursor".to_owned());
+        let after = cursor.map(|text| Cursor::parse(text, kind)).transpose().map_err(unreadable)?;
+        self.gateway.first_list.soon().await;
+        let page = self.view().page(kind, after.as_ref());
+        Ok(Page {
+            items: page.items,
+            next_cursor: page.next.map(|next| next.encode(kind)),
+            partial: page.partial,
+            ttl: page.fresh_for.map_or(LIST_TTL, |fresh_for| fresh_for.min(LIST_TTL)),
+            public: self.public,
+        })
     }
+
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
-    pub async fn ask(&self, _ask: Ask, _caller: Caller) -> Result<Reply, Fault> {
-        unimplemented!()
+    pub async fn ask(&self, ask: Ask, caller: Caller) -> Result<Reply, Fault> {
+        let target = match self.resolve(&ask) {
+            Some(target) => target,
+            None => {
+                // Just after the start the owner may not have been listed yet.
+                self.gateway.first_list.soon().await;
+                let Some(target) = self.resolve(&ask) else {
+                    return Err(Fault::NoSuchItem { kind: ask.kind, key: ask.key });
+                };
+                target
+            }
+        };
+        let name = &target.upstream;
+        let upstream = &self.gateway.upstreams[name];
+        let call = ask.call(&target.own, caller);
+        upstream.call(call).await.map_err(|cause| match cause {
+            upstream::Error::Busy { retry_after } => Fault::TooBusy { retry_after },
+            cause => Fault::Upstream { upstream: name.clone(), cause },
+        })
     }
-    /// Waits for changes of what this guest can see.
+
+    fn resolve(&self, ask: &Ask) -> Option<Arc<catalog::Target>> {
+        let view = self.view.borrow();
+        match ask.method {
+            Method::ReadResource => view.resolve_uri(&ask.key),
+            _ => view.resolve(ask.kind, &ask.key),
+        }
+    }
+
+    /// Waits for changes of what this guest can see, from now on.
     pub fn listen(&self) -> Listen {
-        unimplemented!()
+        Listen::new(self.view.clone(), Instant::now())
+    }
+}
+
+/// Introduces the policy to the catalog.
+struct ByRole(Arc<Role>);
+
+impl Filter for ByRole {
+    fn allows(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> bool {
+        self.0.allows(kind, upstream, own)
+    }
+
+    fn reaches(&self, upstream: &UpstreamName) -> bool {
+        self.0.reaches(upstream)
     }
 }

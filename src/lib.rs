@@ -1,5 +1,6 @@
 //! Weir.
 
+pub mod app;
 pub mod catalog;
 pub mod event_stream;
 pub mod gateway;

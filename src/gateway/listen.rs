@@ -1,13 +1,69 @@
-//! Waiting for changes of what a guest can see. (API skeleton.)
+//! Waiting for changes of what a guest can see.
+//!
+//! There is no subscriber list and no queue: a listener looks at its view whenever that changes. A
+//! change that a client cannot see never wakes it, and a burst is one notice.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::catalog::View;
 use crate::mcp::kind::Topic;
 
-pub struct Listen {}
+/// The least time between two notices of a topic to one client.
+const SPACING: Duration = Duration::from_secs(1);
+
+/// A guest's open ear.
+#[derive(Debug)]
+pub struct Listen {
+    view: watch::Receiver<Arc<View>>,
+    /// For each topic the view as it was when the client was last told.
+    told: [Arc<View>; 3],
+    /// When the client may be told again.
+    next_at: [Instant; 3],
+}
 
 impl Listen {
-    /// The next topic whose lists this guest would see differ; not more often than once a second per
-    /// topic. Cancel-safe. Never ends.
+    pub(super) fn new(mut view: watch::Receiver<Arc<View>>, now: Instant) -> Self {
+        let seen = Arc::clone(&view.borrow_and_update());
+        Self { view, told: std::array::from_fn(|_| Arc::clone(&seen)), next_at: [now; 3] }
+    }
+
+    /// The next topic whose lists differ from what they were when this guest was last told, at most
+    /// once a second per topic. Never ends. Cancel-safe: a topic counts as told when it is returned.
     pub async fn next(&mut self) -> Topic {
-        unimplemented!()
+        loop {
+            let current = Arc::clone(&self.view.borrow_and_update());
+            let now = Instant::now();
+            let mut wake_at: Option<Instant> = None;
+            for topic in Topic::ALL {
+                let at = topic.index();
+                if !current.differs(&self.told[at], topic) {
+                    continue;
+                }
+                if self.next_at[at] <= now {
+                    self.told[at] = current;
+                    self.next_at[at] = now + SPACING;
+                    return topic;
+                }
+                wake_at =
+                    Some(wake_at.map_or(self.next_at[at], |other| other.min(self.next_at[at])));
+            }
+            let spaced = async {
+                match wake_at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = self.view.changed() => if changed.is_err() {
+                    // The catalog is gone: the house is closing, and nothing changes any more.
+                    std::future::pending::<()>().await;
+                },
+                () = spaced => {}
+            }
+        }
     }
 }

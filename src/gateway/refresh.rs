@@ -1,0 +1,193 @@
+//! Keeps the catalog's snapshot of one upstream fresh.
+//!
+//! One task per upstream. It lists everything when the upstream has connected, one topic when the
+//! upstream says that it has changed, and what has outlived its time. A list that fails half-way leaves
+//! the last complete snapshot in place and is tried again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::first_list::Unsettled;
+use crate::catalog::{Catalog, Snapshot};
+use crate::mcp::kind::{Kind, Topic};
+use crate::upstream::{Changes, Status, Upstream};
+
+/// Changes that follow a read this closely are read together.
+const BURST: Duration = Duration::from_millis(300);
+/// The shortest time to live that is honored.
+const MIN_TTL: Duration = Duration::from_secs(5);
+/// How long a failed list waits for its next try, doubling.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_secs(60);
+
+/// The state of the task.
+pub(super) struct Refresh {
+    upstream: Upstream,
+    catalog: Arc<Catalog>,
+    status: watch::Receiver<Status>,
+    changes: watch::Receiver<Changes>,
+    /// The connection that was listed last.
+    epoch: Option<u64>,
+    /// The changes that have been read.
+    read: Changes,
+    topics: [Plan; 3],
+    /// Until the first list, or the first failure.
+    unsettled: Option<Unsettled>,
+}
+
+/// When one topic is to be listed.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    due: Option<Instant>,
+    last_read: Option<Instant>,
+    retry: Duration,
+}
+
+enum Event {
+    Stop,
+    Status,
+    Changed,
+    Due,
+}
+
+impl Refresh {
+    pub(super) fn new(upstream: Upstream, catalog: Arc<Catalog>, unsettled: Unsettled) -> Self {
+        let (status, changes) = (upstream.status(), upstream.changes());
+        let plan = Plan { due: None, last_read: None, retry: FIRST_RETRY };
+        Self {
+            upstream,
+            catalog,
+            status,
+            read: *changes.borrow(),
+            changes,
+            epoch: None,
+            topics: [plan; 3],
+            unsettled: Some(unsettled),
+        }
+    }
+
+    /// Lists the upstream whenever there may be something new. Ends only when `stop` fires.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        self.look_at_status();
+        loop {
+            let due = self.topics.iter().filter_map(|plan| plan.due).min();
+            let event = tokio::select! {
+                biased;
+                () = stop.cancelled() => Event::Stop,
+                Ok(()) = self.status.changed() => Event::Status,
+                Ok(()) = self.changes.changed() => Event::Changed,
+                () = sleep_until(due) => Event::Due,
+            };
+            match event {
+                Event::Stop => return,
+                Event::Status => self.look_at_status(),
+                Event::Changed => self.look_at_changes(),
+                // Stopping must not wait for a list.
+                Event::Due => tokio::select! {
+                    () = self.list_due() => {}
+                    () = stop.cancelled() => return,
+                },
+            }
+        }
+    }
+
+    fn look_at_status(&mut self) {
+        let status = self.status.borrow_and_update().clone();
+        match status {
+            Status::Starting => {}
+            Status::Up(about) => {
+                if self.epoch.replace(about.epoch) == Some(about.epoch) {
+                    return;
+                }
+                self.catalog.set_completions(self.upstream.name(), about.completions);
+                self.read = *self.changes.borrow_and_update();
+                for plan in &mut self.topics {
+                    plan.due = Some(Instant::now());
+                    plan.retry = FIRST_RETRY;
+                }
+            }
+            Status::Down { .. } => {
+                // What was listed stays; there is nobody to ask for more.
+                self.epoch = None;
+                self.topics.iter_mut().for_each(|plan| plan.due = None);
+                self.unsettled = None;
+            }
+        }
+    }
+
+    fn look_at_changes(&mut self) {
+        let changes = *self.changes.borrow_and_update();
+        for topic in Topic::ALL {
+            let at = topic.index();
+            if changes.0[at] == self.read.0[at] || self.epoch.is_none() {
+                continue;
+            }
+            // The first change is read at once; those right behind a read are read together.
+            let plan = &mut self.topics[at];
+            let soon = plan.last_read.map_or_else(Instant::now, |read| read + BURST);
+            plan.due = Some(plan.due.map_or(soon, |due| due.min(soon)));
+        }
+        self.read = changes;
+    }
+
+    async fn list_due(&mut self) {
+        let now = Instant::now();
+        let due: Vec<Topic> = Topic::ALL
+            .into_iter()
+            .filter(|topic| self.topics[topic.index()].due.is_some_and(|due| due <= now))
+            .collect();
+        for topic in &due {
+            let plan = &mut self.topics[topic.index()];
+            plan.due = None;
+            plan.last_read = Some(now);
+        }
+        let lists = join_all(due.iter().map(|topic| self.list(*topic))).await;
+        for (topic, next) in due.into_iter().zip(lists) {
+            let plan = &mut self.topics[topic.index()];
+            match next {
+                Ok(next) => {
+                    plan.due = next;
+                    plan.retry = FIRST_RETRY;
+                }
+                Err(()) => {
+                    plan.due = Some(Instant::now() + plan.retry);
+                    plan.retry = (plan.retry * 2).min(MAX_RETRY);
+                }
+            }
+        }
+        self.unsettled = None;
+    }
+
+    /// Lists the kinds of a topic and returns when they want to be listed again.
+    async fn list(&self, topic: Topic) -> Result<Option<Instant>, ()> {
+        let name = self.upstream.name();
+        let mut again: Option<Instant> = None;
+        for kind in Kind::ALL.into_iter().filter(|kind| kind.topic() == topic) {
+            let listing = self.upstream.list(kind).await.map_err(|error| {
+                warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");
+            })?;
+            if let Some(limit) = &listing.truncated {
+                warn!(upstream = %name, %kind, limit, "the list was cut short");
+            }
+            info!(upstream = %name, %kind, items = listing.items.len(), "listed");
+            let fresh_until = listing.ttl.map(|ttl| Instant::now() + ttl);
+            self.catalog.publish(name, kind, Snapshot { items: listing.items, fresh_until });
+            let relist = listing.ttl.map(|ttl| Instant::now() + ttl.max(MIN_TTL));
+            again = again.into_iter().chain(relist).min();
+        }
+        Ok(again)
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
