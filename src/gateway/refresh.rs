@@ -59,14 +59,15 @@ enum Event {
 impl Refresh {
     pub(super) fn new(upstream: Upstream, catalog: Arc<Catalog>, unsettled: Unsettled) -> Self {
         let (status, changes) = (upstream.status(), upstream.changes());
+        let read = *changes.borrow();
         let plan = Plan { due: None, last_read: None, retry: FIRST_RETRY };
         Self {
             upstream,
             catalog,
             status,
-            read: *changes.borrow(),
             changes,
             epoch: None,
+            read,
             topics: [plan; 3],
             unsettled: Some(unsettled),
         }
