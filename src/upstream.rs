@@ -1,6 +1,7 @@
 //! One live upstream. (API skeleton: bodies to be written by the upstream room's author.)
 
 pub mod dial;
+pub mod library;
 
 use std::path::PathBuf;
 use std::sync::Arc;
