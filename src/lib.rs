@@ -1,7 +1,8 @@
 //! Weir.
 
-pub mod app;
+// pub mod app;
 pub mod catalog;
+pub mod config;
 pub mod event_stream;
 pub mod gateway;
 pub mod json;

@@ -6,10 +6,7 @@
 //! Knows nothing of: the gateway.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(
-    clippy::disallowed_methods,
-    reason = "what a test spawns dies with its runtime"
-)]
+#![allow(clippy::disallowed_methods, reason = "what a test spawns dies with its runtime")]
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -44,9 +41,7 @@ fn example(name: &str) -> PathBuf {
 }
 
 async fn soon<F: Future>(what: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, what)
-        .await
-        .expect("the server stays silent")
+    tokio::time::timeout(PATIENCE, what).await.expect("the server stays silent")
 }
 
 // === The legacy server, line by line ===
@@ -60,42 +55,28 @@ struct Pipe {
 impl Pipe {
     fn open() -> Self {
         let mut command = Command::new(example("legacy_stdio"));
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self {
-            child,
-            stdin,
-            stdout,
-        }
+        Self { child, stdin, stdout }
     }
 
     async fn initialized(revision: &str) -> Self {
         let mut pipe = Self::open();
         let opened = pipe.ask(0, "initialize", initialize(revision)).await;
         assert_eq!(opened["result"]["protocolVersion"], revision);
-        pipe.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)
-            .await;
+        pipe.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
         pipe
     }
 
     async fn send(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().unwrap();
-        stdin
-            .write_all(format!("{line}\n").as_bytes())
-            .await
-            .unwrap();
+        stdin.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
 
     async fn line(&mut self) -> String {
-        soon(self.stdout.next_line())
-            .await
-            .unwrap()
-            .expect("the server closed its output")
+        soon(self.stdout.next_line()).await.unwrap().expect("the server closed its output")
     }
 
     async fn next(&mut self) -> Value {
@@ -115,13 +96,8 @@ impl Pipe {
     }
 
     async fn call(&mut self, id: u64, tool: &str, arguments: Value) -> Value {
-        let answer = self
-            .ask(
-                id,
-                "tools/call",
-                json!({ "name": tool, "arguments": arguments }),
-            )
-            .await;
+        let answer =
+            self.ask(id, "tools/call", json!({ "name": tool, "arguments": arguments })).await;
         answer["result"]["content"][0]["text"].clone()
     }
 }
@@ -138,17 +114,11 @@ async fn a_legacy_server_survives_the_probe_of_the_modern_era() {
         let probed = pipe.ask(id, "server/discover", json!({})).await;
         assert_eq!(probed["error"]["code"], -32601);
     }
-    assert_eq!(
-        pipe.ask(3, "prompts/list", json!({})).await["error"]["code"],
-        -32600
-    );
+    assert_eq!(pipe.ask(3, "prompts/list", json!({})).await["error"]["code"], -32600);
     assert_eq!(pipe.ask(4, "ping", json!({})).await["result"], json!({}));
     let opened = pipe.ask(5, "initialize", initialize("2025-06-18")).await;
     assert_eq!(opened["result"]["protocolVersion"], "2025-06-18");
-    assert_eq!(
-        pipe.ask(6, "server/discover", json!({})).await["error"]["code"],
-        -32601
-    );
+    assert_eq!(pipe.ask(6, "server/discover", json!({})).await["error"]["code"], -32601);
 }
 
 #[tokio::test]
@@ -164,11 +134,7 @@ async fn a_legacy_server_agrees_on_each_revision_it_knows_and_else_on_its_newest
         let opened = Pipe::open().ask(1, "initialize", initialize(asked)).await;
         assert_eq!(opened["result"]["protocolVersion"], agreed);
         let capabilities = &opened["result"]["capabilities"];
-        assert_eq!(
-            capabilities.get("completions").is_some(),
-            completions,
-            "{asked}"
-        );
+        assert_eq!(capabilities.get("completions").is_some(), completions, "{asked}");
         assert_eq!(capabilities["prompts"], json!({ "listChanged": true }));
         assert_eq!(capabilities["tools"], json!({}));
     }
@@ -183,63 +149,30 @@ async fn legacy_lists_come_in_pages_of_three_and_a_foreign_cursor_is_refused() {
     assert_eq!(first["resources"].as_array().unwrap().len(), 3);
     let fourth = json!({ "uri": "note:///4", "name": "note-4", "mimeType": "text/plain" });
     assert_eq!(second, json!({ "resources": [fourth] }));
-    for cursor in [
-        json!("nonsense"),
-        json!(""),
-        json!("é"),
-        json!(3),
-        Value::Null,
-    ] {
-        let refused = pipe
-            .ask(3, "resources/list", json!({ "cursor": cursor }))
-            .await;
+    for cursor in [json!("nonsense"), json!(""), json!("é"), json!(3), Value::Null] {
+        let refused = pipe.ask(3, "resources/list", json!({ "cursor": cursor })).await;
         assert_eq!(refused["error"]["code"], -32602, "{cursor}");
     }
-    assert_eq!(
-        pipe.ask(4, "tools/list", cursor).await["error"]["code"],
-        -32602
-    );
+    assert_eq!(pipe.ask(4, "tools/list", cursor).await["error"]["code"], -32602);
 }
 
 #[tokio::test]
 async fn what_a_tool_adds_is_listed_and_announced() {
     let mut pipe = Pipe::initialized("2025-11-25").await;
-    assert_eq!(
-        pipe.call(1, "add_note", json!({ "text": "Oil the sluice" }))
-            .await,
-        "note:///5"
-    );
-    assert_eq!(
-        pipe.next().await["method"],
-        "notifications/resources/list_changed"
-    );
-    let read = pipe
-        .ask(2, "resources/read", json!({ "uri": "note:///5" }))
-        .await;
+    assert_eq!(pipe.call(1, "add_note", json!({ "text": "Oil the sluice" })).await, "note:///5");
+    assert_eq!(pipe.next().await["method"], "notifications/resources/list_changed");
+    let read = pipe.ask(2, "resources/read", json!({ "uri": "note:///5" })).await;
     assert_eq!(read["result"]["contents"][0]["text"], "Oil the sluice");
     for uri in ["note:///6", "note:///0", "note:///x", "other:///1"] {
         let unknown = pipe.ask(3, "resources/read", json!({ "uri": uri })).await;
         assert_eq!(unknown["error"]["code"], -32002);
         assert_eq!(unknown["error"]["data"], json!({ "uri": uri }));
     }
-    pipe.call(
-        4,
-        "add_prompt",
-        json!({ "name": "haiku", "text": "Write a haiku" }),
-    )
-    .await;
-    assert_eq!(
-        pipe.next().await["method"],
-        "notifications/prompts/list_changed"
-    );
+    pipe.call(4, "add_prompt", json!({ "name": "haiku", "text": "Write a haiku" })).await;
+    assert_eq!(pipe.next().await["method"], "notifications/prompts/list_changed");
     let got = pipe.ask(5, "prompts/get", json!({ "name": "haiku" })).await;
-    assert_eq!(
-        got["result"]["messages"][0]["content"]["text"],
-        "Write a haiku"
-    );
-    let missing = pipe
-        .ask(6, "prompts/get", json!({ "name": "summarize-notes" }))
-        .await;
+    assert_eq!(got["result"]["messages"][0]["content"]["text"], "Write a haiku");
+    let missing = pipe.ask(6, "prompts/get", json!({ "name": "summarize-notes" })).await;
     assert_eq!(missing["error"]["code"], -32602);
 }
 
@@ -255,17 +188,11 @@ async fn arguments_complete_by_what_was_typed() {
     ] {
         let ask = json!({ "ref": of, "argument": { "name": argument, "value": typed } });
         let answer = pipe.ask(1, "completion/complete", ask).await;
-        assert_eq!(
-            answer["result"]["completion"]["values"], values,
-            "{argument}"
-        );
+        assert_eq!(answer["result"]["completion"]["values"], values, "{argument}");
     }
     let unknown = json!({ "type": "ref/prompt", "name": "nope" });
     let ask = json!({ "ref": unknown, "argument": { "name": "a", "value": "" } });
-    assert_eq!(
-        pipe.ask(2, "completion/complete", ask).await["error"]["code"],
-        -32602
-    );
+    assert_eq!(pipe.ask(2, "completion/complete", ask).await["error"]["code"], -32602);
 }
 
 #[tokio::test]
@@ -276,10 +203,7 @@ async fn echo_keeps_numbers_as_they_were_written() {
     let request = r#"{"jsonrpc":"2.0","id":"e","method":"tools/call","params":"#;
     pipe.send(&format!("{request}{params}}}")).await;
     let line = pipe.line().await;
-    assert!(
-        line.contains(&format!(r#""structuredContent":{odd}"#)),
-        "{line}"
-    );
+    assert!(line.contains(&format!(r#""structuredContent":{odd}"#)), "{line}");
     assert!(line.contains(r#""id":"e""#), "{line}");
 }
 
@@ -294,15 +218,9 @@ async fn a_legacy_count_reports_each_step_and_a_cancelled_one_is_never_answered(
     for step in [1, 2] {
         let heard = pipe.next().await;
         assert_eq!(heard["method"], "notifications/progress");
-        assert_eq!(
-            heard["params"],
-            json!({ "progressToken": "t", "progress": step, "total": 2 })
-        );
+        assert_eq!(heard["params"], json!({ "progressToken": "t", "progress": step, "total": 2 }));
     }
-    assert_eq!(
-        pipe.next().await["result"]["content"][0]["text"],
-        "counted to 2"
-    );
+    assert_eq!(pipe.next().await["result"]["content"][0]["text"], "counted to 2");
 
     pipe.request(2, "tools/call", call(1000, 60_000)).await;
     let cancelled = json!({ "requestId": 2, "reason": "bored" });
@@ -310,10 +228,7 @@ async fn a_legacy_count_reports_each_step_and_a_cancelled_one_is_never_answered(
         json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled });
     pipe.send(&cancel.to_string()).await;
     let log = pipe.next().await;
-    assert_eq!(
-        log["params"]["data"],
-        json!({ "cancelled": 2, "reason": "bored" })
-    );
+    assert_eq!(log["params"]["data"], json!({ "cancelled": 2, "reason": "bored" }));
     assert_eq!(pipe.call(3, "cancelled_count", json!({})).await, "1");
 }
 
@@ -347,19 +262,10 @@ async fn end_of_input_ends_the_legacy_server_with_success_and_one_line_on_stderr
     pipe.request(1, "tools/call", endless).await;
     pipe.request(2, "ping", json!({})).await;
     drop(pipe.stdin.take());
-    assert_eq!(
-        pipe.next().await,
-        json!({ "jsonrpc": "2.0", "id": 2, "result": {} })
-    );
+    assert_eq!(pipe.next().await, json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
     assert!(soon(pipe.child.wait()).await.unwrap().success());
     let mut said = String::new();
-    pipe.child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut said)
-        .await
-        .unwrap();
+    pipe.child.stderr.take().unwrap().read_to_string(&mut said).await.unwrap();
     assert_eq!(said.lines().count(), 1);
 }
 
@@ -373,9 +279,7 @@ struct Shop {
 impl Shop {
     async fn open() -> Self {
         let mut command = Command::new(example("modern_http"));
-        command
-            .args(["--listen", "127.0.0.1:0"])
-            .stdout(Stdio::piped());
+        command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = soon(lines.next_line()).await.unwrap().unwrap();
@@ -400,10 +304,7 @@ impl Shop {
     async fn exchange(&self, request: Request<Full<Bytes>>) -> (u16, Value) {
         let response = self.send(request).await;
         let status = response.status().as_u16();
-        let body = soon(response.into_body().collect())
-            .await
-            .unwrap()
-            .to_bytes();
+        let body = soon(response.into_body().collect()).await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap_or_default())
     }
 
@@ -426,10 +327,7 @@ impl Shop {
         let response = self.send(post(message)).await;
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         assert_eq!(response.headers()["x-accel-buffering"], "no");
-        Events {
-            body: response.into_body(),
-            text: String::new(),
-        }
+        Events { body: response.into_body(), text: String::new() }
     }
 
     fn terminate(&self) {
@@ -456,8 +354,7 @@ impl Events {
                 }
             }
             let frame = soon(self.body.frame()).await?.unwrap();
-            self.text
-                .push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
+            self.text.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
         }
     }
 }
@@ -496,24 +393,12 @@ fn post_with(message: &Value, header: &str, value: Option<&str>) -> Request<Full
 
 #[tokio::test]
 async fn a_modern_server_tells_what_it_is() {
-    let result = Shop::open()
-        .await
-        .result("server/discover", json!({}))
-        .await;
+    let result = Shop::open().await.result("server/discover", json!({})).await;
     assert_eq!(result["resultType"], "complete");
     assert_eq!(result["supportedVersions"], json!(["2026-07-28"]));
-    assert_eq!(
-        result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"],
-        "modern-catalog"
-    );
-    assert_eq!(
-        (&result["ttlMs"], &result["cacheScope"]),
-        (&json!(60_000), &json!("public"))
-    );
-    assert_eq!(
-        result["capabilities"]["prompts"],
-        json!({ "listChanged": true })
-    );
+    assert_eq!(result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], "modern-catalog");
+    assert_eq!((&result["ttlMs"], &result["cacheScope"]), (&json!(60_000), &json!("public")));
+    assert_eq!(result["capabilities"]["prompts"], json!({ "listChanged": true }));
     assert_eq!(result["capabilities"]["tools"], json!({}));
 }
 
@@ -521,10 +406,7 @@ async fn a_modern_server_tells_what_it_is() {
 async fn headers_must_agree_with_the_body() {
     let shop = Shop::open().await;
     let products = json!({ "first": "gauge", "second": "sluice" });
-    let get = request(
-        "prompts/get",
-        json!({ "name": "compare-products", "arguments": products }),
-    );
+    let get = request("prompts/get", json!({ "name": "compare-products", "arguments": products }));
     for (header, value) in [
         ("mcp-protocol-version", None),
         ("mcp-protocol-version", Some("2025-11-25")),
@@ -535,24 +417,12 @@ async fn headers_must_agree_with_the_body() {
         ("mcp-name", Some("=?base64?Y29tcGFyZS1wcm9kdWN0cw=?=")),
     ] {
         let (status, answer) = shop.exchange(post_with(&get, header, value)).await;
-        assert_eq!(
-            (status, &answer["error"]["code"]),
-            (400, &json!(-32020)),
-            "{header} {value:?}"
-        );
+        assert_eq!((status, &answer["error"]["code"]), (400, &json!(-32020)), "{header} {value:?}");
         assert_eq!(answer["id"], 7);
     }
     let encoded = "=?base64?Y29tcGFyZS1wcm9kdWN0cw==?=";
-    let (status, answer) = shop
-        .exchange(post_with(&get, "mcp-name", Some(encoded)))
-        .await;
-    assert_eq!(
-        (
-            status,
-            answer["result"]["messages"].as_array().unwrap().len()
-        ),
-        (200, 3)
-    );
+    let (status, answer) = shop.exchange(post_with(&get, "mcp-name", Some(encoded))).await;
+    assert_eq!((status, answer["result"]["messages"].as_array().unwrap().len()), (200, 3));
 }
 
 #[tokio::test]
@@ -571,11 +441,7 @@ async fn what_a_modern_server_cannot_serve_it_refuses_by_the_book() {
         let meta = bare["params"]["_meta"].as_object_mut().unwrap();
         meta.remove(&format!("io.modelcontextprotocol/{field}"));
         let (status, answer) = shop.ask(&bare).await;
-        assert_eq!(
-            (status, &answer["error"]["code"]),
-            (400, &json!(-32602)),
-            "{field}"
-        );
+        assert_eq!((status, &answer["error"]["code"]), (400, &json!(-32602)), "{field}");
     }
     let (status, answer) = shop.ask(&request("ping", json!({}))).await;
     assert_eq!((status, &answer["error"]["code"]), (404, &json!(-32601)));
@@ -598,12 +464,7 @@ async fn a_legacy_opening_is_told_which_revision_would_do() {
     let bare = post_with(&open, "mcp-protocol-version", None);
     let (status, answer) = Shop::open().await.exchange(bare).await;
     assert_eq!((status, &answer["error"]["code"]), (400, &json!(-32020)));
-    assert!(
-        answer["error"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("2026-07-28")
-    );
+    assert!(answer["error"]["message"].as_str().unwrap().contains("2026-07-28"));
 }
 
 #[tokio::test]
@@ -627,8 +488,7 @@ async fn pages_from_elsewhere_do_not_reach_a_local_server() {
 async fn modern_pages_resume_after_a_prompt_that_has_since_vanished() {
     let shop = Shop::open().await;
     for name in ["x", "y"] {
-        shop.call("add_prompt", json!({ "name": name, "text": "…" }))
-            .await;
+        shop.call("add_prompt", json!({ "name": name, "text": "…" })).await;
     }
     let first = shop.result("prompts/list", json!({})).await;
     assert_eq!(first["prompts"][2]["name"], "x");
@@ -656,31 +516,20 @@ async fn a_subscription_is_acknowledged_tells_what_was_asked_and_ends_with_a_res
         let mut events = shop.events(&subscription(id.clone())).await;
         let first = events.next().await.unwrap();
         assert_eq!(first["method"], "notifications/subscriptions/acknowledged");
-        assert_eq!(
-            first["params"]["notifications"],
-            json!({ "promptsListChanged": true })
-        );
+        assert_eq!(first["params"]["notifications"], json!({ "promptsListChanged": true }));
         assert_eq!(subscription_id(&first["params"]), id);
     }
     let mut events = shop.events(&subscription(json!(7))).await;
     events.next().await.unwrap();
-    shop.call(
-        "add_product",
-        json!({ "id": "paddle", "description": "Made of ash." }),
-    )
-    .await;
-    shop.call("add_prompt", json!({ "name": "x", "text": "…" }))
-        .await;
+    shop.call("add_product", json!({ "id": "paddle", "description": "Made of ash." })).await;
+    shop.call("add_prompt", json!({ "name": "x", "text": "…" })).await;
     let changed = events.next().await.unwrap();
     assert_eq!(changed["method"], "notifications/prompts/list_changed");
     assert_eq!(subscription_id(&changed["params"]), 7);
 
     shop.terminate();
     let last = events.next().await.unwrap();
-    assert_eq!(
-        (&last["id"], &last["result"]["resultType"]),
-        (&json!(7), &json!("complete"))
-    );
+    assert_eq!((&last["id"], &last["result"]["resultType"]), (&json!(7), &json!("complete")));
     assert_eq!(subscription_id(&last["result"]), 7);
     assert_eq!(events.next().await, None);
     assert!(soon(shop.child.wait()).await.unwrap().success());
@@ -698,16 +547,9 @@ async fn a_modern_count_streams_its_steps_and_stops_when_its_client_has_gone() {
         let progress = json!({ "progressToken": "t", "progress": step, "total": 2 });
         assert_eq!(events.next().await.unwrap()["params"], progress);
     }
-    assert_eq!(
-        events.next().await.unwrap()["result"]["content"][0]["text"],
-        "counted to 2"
-    );
+    assert_eq!(events.next().await.unwrap()["result"]["content"][0]["text"], "counted to 2");
     assert_eq!(events.next().await, None);
-    assert_eq!(
-        shop.call("slow_count", json!({ "to": 2, "delay_ms": 0 }))
-            .await,
-        "counted to 2"
-    );
+    assert_eq!(shop.call("slow_count", json!({ "to": 2, "delay_ms": 0 })).await, "counted to 2");
     assert_eq!(shop.call("cancelled_count", json!({})).await, "0");
 
     let mut abandoned = shop.events(&request("tools/call", count(2, 60_000))).await;
@@ -736,10 +578,7 @@ async fn a_name_is_asked_for_once_and_only_of_clients_that_can_ask() {
     let able = json!({ "elicitation": {} });
     let asked = shop.ask(&ask(able.clone(), json!({}))).await.1["result"].clone();
     assert_eq!(asked["resultType"], "input_required");
-    assert_eq!(
-        asked["inputRequests"]["name"]["method"],
-        "elicitation/create"
-    );
+    assert_eq!(asked["inputRequests"]["name"]["method"], "elicitation/create");
     assert_eq!(asked.get("ttlMs"), None);
 
     let state = &asked["requestState"];
@@ -748,22 +587,15 @@ async fn a_name_is_asked_for_once_and_only_of_clients_that_can_ask() {
     let greeted = shop.ask(&ask(able.clone(), retry)).await.1["result"].clone();
     assert_eq!(greeted["resultType"], "complete");
     assert_eq!(greeted["content"][0]["text"], "Hello, Ada!");
-    let (_, again) = shop
-        .ask(&ask(able.clone(), json!({ "requestState": state })))
-        .await;
+    let (_, again) = shop.ask(&ask(able.clone(), json!({ "requestState": state }))).await;
     assert_eq!(again["result"]["resultType"], "input_required");
-    let (_, forged) = shop
-        .ask(&ask(able, json!({ "requestState": "forged" })))
-        .await;
+    let (_, forged) = shop.ask(&ask(able, json!({ "requestState": "forged" }))).await;
     assert_eq!(forged["error"]["code"], -32602);
 }
 
 #[tokio::test]
 async fn a_large_result_comes_whole() {
-    let large = Shop::open()
-        .await
-        .call("large", json!({ "bytes": 3_000_000 }))
-        .await;
+    let large = Shop::open().await.call("large", json!({ "bytes": 3_000_000 })).await;
     assert_eq!(large.as_str().unwrap().len(), 3_000_000);
 }
 
@@ -808,17 +640,13 @@ async fn rmcp_walks_the_legacy_server_whether_it_probes_or_not() {
     };
     for lifecycle in [ClientLifecycleMode::Initialize, auto] {
         let server = TokioChildProcess::new(Command::new(example("legacy_stdio"))).unwrap();
-        let client = soon(Ada.serve_with_lifecycle(server, lifecycle))
-            .await
-            .unwrap();
+        let client = soon(Ada.serve_with_lifecycle(server, lifecycle)).await.unwrap();
         let version = client.peer_info().unwrap().protocol_version.clone();
         assert_eq!(version, ProtocolVersion::V_2025_11_25);
         assert_eq!(soon(client.list_all_tools()).await.unwrap().len(), 5);
         assert_eq!(soon(client.list_all_prompts()).await.unwrap().len(), 2);
         assert_eq!(soon(client.list_all_resources()).await.unwrap().len(), 4);
-        let echoed = soon(client.call_tool(call("echo", json!({ "a": 1 }))))
-            .await
-            .unwrap();
+        let echoed = soon(client.call_tool(call("echo", json!({ "a": 1 })))).await.unwrap();
         assert_eq!(echoed.structured_content, Some(json!({ "a": 1 })));
         soon(client.cancel()).await.unwrap();
     }
@@ -830,30 +658,19 @@ async fn rmcp_walks_the_modern_server_once_told_to_discover() {
     let server = http(&shop);
     let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
     let discover = ClientLifecycleMode::Discover { preferred_versions };
-    let client = soon(Ada.serve_with_lifecycle(server, discover))
-        .await
-        .unwrap();
+    let client = soon(Ada.serve_with_lifecycle(server, discover)).await.unwrap();
     assert_eq!(soon(client.list_all_tools()).await.unwrap().len(), 8);
     assert_eq!(soon(client.list_all_prompts()).await.unwrap().len(), 2);
-    let greeted = soon(client.call_tool(call("ask_name", json!({}))))
-        .await
-        .unwrap();
+    let greeted = soon(client.call_tool(call("ask_name", json!({})))).await.unwrap();
     let greeting = serde_json::to_value(&greeted.content[0]).unwrap();
     assert_eq!(greeting["text"], "Hello, Ada!");
 
-    let filter = SubscriptionFilter::builder()
-        .resources_list_changed()
-        .build();
+    let filter = SubscriptionFilter::builder().resources_list_changed().build();
     let mut changes = soon(client.listen(filter)).await.unwrap();
     let paddle = json!({ "id": "paddle", "description": "Made of ash." });
-    soon(client.call_tool(call("add_product", paddle)))
-        .await
-        .unwrap();
+    soon(client.call_tool(call("add_product", paddle))).await.unwrap();
     let change = soon(changes.next()).await.unwrap();
-    assert!(matches!(
-        change,
-        Some(ServerNotification::ResourceListChangedNotification(_))
-    ));
+    assert!(matches!(change, Some(ServerNotification::ResourceListChangedNotification(_))));
     assert_eq!(soon(client.list_all_resources()).await.unwrap().len(), 5);
 
     shop.terminate();
@@ -866,9 +683,6 @@ async fn rmcp_walks_the_modern_server_once_told_to_discover() {
 async fn rmcp_initializes_by_default_and_a_modern_server_turns_it_away() {
     let shop = Shop::open().await;
     let server = http(&shop);
-    let refused = soon(Ada.serve(server))
-        .await
-        .err()
-        .expect("there is no handshake to be had");
+    let refused = soon(Ada.serve(server)).await.err().expect("there is no handshake to be had");
     assert!(format!("{refused:?}").contains("2026-07-28"), "{refused:?}");
 }

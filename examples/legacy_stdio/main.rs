@@ -79,22 +79,15 @@ struct Server {
 
 impl Default for Server {
     fn default() -> Self {
-        let notes = [
-            "Buy oat milk",
-            "Water the ferns",
-            "Call Ada about the gauge",
-            "Read RFC 6570",
-        ];
+        let notes =
+            ["Buy oat milk", "Water the ferns", "Call Ada about the gauge", "Read RFC 6570"];
         Self {
             revision: None,
             notes: notes.map(str::to_owned).to_vec(),
             added_prompts: BTreeMap::new(),
             counting: HashMap::new(),
             cancelled: 0,
-            level: LEVELS
-                .iter()
-                .position(|level| *level == "info")
-                .unwrap_or_default(),
+            level: LEVELS.iter().position(|level| *level == "info").unwrap_or_default(),
         }
     }
 }
@@ -108,22 +101,17 @@ impl Server {
         }
         // Batches came with 2025-03-26 and went with 2025-06-18.
         if self.revision != Some("2025-03-26") {
-            return one(
-                Refusal::new(INVALID_REQUEST, "batches are part of 2025-03-26 only")
-                    .line(&Value::Null),
-            );
+            return one(Refusal::new(INVALID_REQUEST, "batches are part of 2025-03-26 only")
+                .line(&Value::Null));
         }
         match serde_json::from_slice::<Vec<Box<RawValue>>>(line) {
             Err(error) => one(Refusal::new(PARSE_ERROR, error.to_string()).line(&Value::Null)),
             Ok(members) if members.is_empty() => {
                 one(Refusal::new(INVALID_REQUEST, "an empty batch").line(&Value::Null))
             }
-            Ok(members) => batch(
-                members
-                    .iter()
-                    .map(|member| self.message(member.get().as_bytes()))
-                    .collect(),
-            ),
+            Ok(members) => {
+                batch(members.iter().map(|member| self.message(member.get().as_bytes())).collect())
+            }
         }
     }
 
@@ -131,31 +119,23 @@ impl Server {
         let message: Object = match serde_json::from_slice(text) {
             Ok(message) => message,
             Err(error) => {
-                let code = if error.is_data() {
-                    INVALID_REQUEST
-                } else {
-                    PARSE_ERROR
-                };
+                let code = if error.is_data() { INVALID_REQUEST } else { PARSE_ERROR };
                 return one(Refusal::new(code, error.to_string()).line(&Value::Null));
             }
         };
         let id = member(&message, "id");
         let params = object(&message, "params");
         let method = member(&message, "method");
-        let method = method
-            .as_str()
-            .filter(|_| member(&message, "jsonrpc") == "2.0");
+        let method = method.as_str().filter(|_| member(&message, "jsonrpc") == "2.0");
         match method {
             // An answer; but this server never asks.
             None if message.contains_key("result") || message.contains_key("error") => silence(),
             Some(method) if !message.contains_key("id") => self.notification(method, &params),
-            Some(method) if id.is_string() || id.is_i64() || id.is_u64() => self
-                .request(&id, method, &params)
-                .unwrap_or_else(|refusal| one(refusal.line(&id))),
-            _ => one(
-                Refusal::new(INVALID_REQUEST, "neither request nor notification")
-                    .line(&Value::Null),
-            ),
+            Some(method) if id.is_string() || id.is_i64() || id.is_u64() => {
+                self.request(&id, method, &params).unwrap_or_else(|refusal| one(refusal.line(&id)))
+            }
+            _ => one(Refusal::new(INVALID_REQUEST, "neither request nor notification")
+                .line(&Value::Null)),
         }
     }
 
@@ -164,10 +144,7 @@ impl Server {
             return silence();
         }
         let id = member(params, "requestId").to_string();
-        let stopped = self
-            .counting
-            .remove(&id)
-            .is_some_and(|count| count.send(()).is_ok());
+        let stopped = self.counting.remove(&id).is_some_and(|count| count.send(()).is_ok());
         if !stopped {
             // Unknown, or over already: the two cross on the wire, and that is no error.
             return silence();
@@ -189,9 +166,7 @@ impl Server {
         if self.revision.is_none() && !matches!(method, "initialize" | "ping" | "server/discover") {
             return Err(Refusal::new(INVALID_REQUEST, "`initialize` comes first"));
         }
-        let cursor = params
-            .contains_key("cursor")
-            .then(|| member(params, "cursor"));
+        let cursor = params.contains_key("cursor").then(|| member(params, "cursor"));
         let result = match method {
             "initialize" => self.initialize(params)?,
             "ping" => json!({}),
@@ -205,10 +180,7 @@ impl Server {
             "tools/list" => page("tools", &tools(), cursor)?,
             "tools/call" => return self.call(id, params),
             _ => {
-                return Err(Refusal::new(
-                    METHOD_NOT_FOUND,
-                    format!("unknown method: {method}"),
-                ));
+                return Err(Refusal::new(METHOD_NOT_FOUND, format!("unknown method: {method}")));
             }
         };
         Ok(one(answer(id, result)))
@@ -216,17 +188,13 @@ impl Server {
 
     fn initialize(&mut self, params: &Object) -> Result<Value, Refusal> {
         let wanted = member(params, "protocolVersion");
-        let wanted = wanted
-            .as_str()
-            .ok_or_else(|| Refusal::params("`protocolVersion` is missing"))?;
+        let wanted =
+            wanted.as_str().ok_or_else(|| Refusal::params("`protocolVersion` is missing"))?;
         if self.revision.is_some() {
             return Err(Refusal::new(INVALID_REQUEST, "already initialized"));
         }
         // spec, lifecycle: the same version if the server supports it, else another that it does.
-        let revision = REVISIONS
-            .iter()
-            .find(|known| **known == wanted)
-            .unwrap_or(&NEWEST);
+        let revision = REVISIONS.iter().find(|known| **known == wanted).unwrap_or(&NEWEST);
         self.revision = Some(revision);
         let mut capabilities = json!({
             "logging": {},
@@ -260,13 +228,5 @@ impl Server {
 
 const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", NEWEST];
 const NEWEST: &str = "2025-11-25";
-const LEVELS: [&str; 8] = [
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
-];
+const LEVELS: [&str; 8] =
+    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];

@@ -21,10 +21,7 @@ use crate::wire::{
 
 impl Server {
     pub(crate) fn prompts(&self) -> BTreeMap<String, Value> {
-        let added = self
-            .added_prompts
-            .keys()
-            .map(|name| (name.clone(), json!({ "name": name })));
+        let added = self.added_prompts.keys().map(|name| (name.clone(), json!({ "name": name })));
         let ours = [
             json!({
                 "name": "summarize-notes",
@@ -36,10 +33,7 @@ impl Server {
             }),
             json!({ "name": "daily-plan", "description": "Makes a plan for today of all notes." }),
         ];
-        ours.into_iter()
-            .map(|prompt| keyed("name", prompt))
-            .chain(added)
-            .collect()
+        ours.into_iter().map(|prompt| keyed("name", prompt)).chain(added).collect()
     }
 
     pub(crate) fn prompt(&self, params: &Object) -> Result<Value, Refusal> {
@@ -72,9 +66,7 @@ impl Server {
 
     pub(crate) fn read(&self, params: &Object) -> Result<Value, Refusal> {
         let uri = text(params, "uri")?;
-        let number = uri
-            .strip_prefix("note:///")
-            .and_then(|number| number.parse::<usize>().ok());
+        let number = uri.strip_prefix("note:///").and_then(|number| number.parse::<usize>().ok());
         let note = number.and_then(|number| self.notes.get(number.checked_sub(1)?));
         let note = note.ok_or_else(|| Refusal {
             data: Some(json!({ "uri": uri })),
@@ -86,10 +78,7 @@ impl Server {
     pub(crate) fn complete(&self, params: &Object) -> Result<Value, Refusal> {
         let (of, argument) = (member(params, "ref"), object(params, "argument"));
         let (name, typed) = (text(&argument, "name")?, text(&argument, "value")?);
-        let of = (
-            of["type"].as_str(),
-            of["name"].as_str().or(of["uri"].as_str()),
-        );
+        let of = (of["type"].as_str(), of["name"].as_str().or(of["uri"].as_str()));
         let choices: Vec<String> = match (of, name.as_str()) {
             ((Some("ref/prompt"), Some("summarize-notes")), "style") => {
                 STYLES.map(str::to_owned).to_vec()
@@ -97,15 +86,13 @@ impl Server {
             ((Some("ref/prompt"), Some(prompt)), _) if self.prompts().contains_key(prompt) => {
                 vec![]
             }
-            ((Some("ref/resource"), Some(TEMPLATE)), "id") => (1..=self.notes.len())
-                .map(|number| number.to_string())
-                .collect(),
+            ((Some("ref/resource"), Some(TEMPLATE)), "id") => {
+                (1..=self.notes.len()).map(|number| number.to_string()).collect()
+            }
             _ => return Err(Refusal::params("nothing to complete by that reference")),
         };
-        let mut values: Vec<_> = choices
-            .into_iter()
-            .filter(|choice| choice.starts_with(&typed))
-            .collect();
+        let mut values: Vec<_> =
+            choices.into_iter().filter(|choice| choice.starts_with(&typed)).collect();
         let total = values.len();
         // spec, completion: at most 100 values in one answer.
         values.truncate(100);
@@ -165,14 +152,10 @@ impl Server {
         arguments: &Object,
     ) -> Result<Lines, Refusal> {
         let (to, delay_ms) = (member(arguments, "to"), member(arguments, "delay_ms"));
-        let to = to
-            .as_u64()
-            .ok_or_else(|| Refusal::params("`to` must be a whole number"))?;
+        let to = to.as_u64().ok_or_else(|| Refusal::params("`to` must be a whole number"))?;
         let delay = Duration::from_millis(delay_ms.as_u64().unwrap_or(100));
         let meta = object(params, "_meta");
-        let token = meta
-            .contains_key("progressToken")
-            .then(|| member(&meta, "progressToken"));
+        let token = meta.contains_key("progressToken").then(|| member(&meta, "progressToken"));
 
         let (cancel, cancelled) = oneshot::channel();
         self.counting.retain(|_, count| !count.is_closed());
@@ -227,12 +210,7 @@ pub(crate) fn tools() -> BTreeMap<String, Value> {
             json!({}),
             json!([]),
         ),
-        tool(
-            "echo",
-            "Returns its arguments as they were written.",
-            json!({}),
-            json!([]),
-        ),
+        tool("echo", "Returns its arguments as they were written.", json!({}), json!([])),
         tool(
             "slow_count",
             "Counts, reporting each step.",

@@ -28,11 +28,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(code: i32, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            data: None,
-        }
+        Self { code, message: message.into(), data: None }
     }
 
     pub(crate) fn params(message: impl Into<String>) -> Self {
@@ -93,12 +89,8 @@ pub(crate) fn batch(members: Vec<Lines>) -> Lines {
         None if answers.is_empty() => None,
         None => Some(format!("[{}]", answers.join(","))),
     };
-    let all = stream::select_all(members)
-        .map(Some)
-        .chain(stream::once(ready(None)));
-    all.scan(collect, |collect, line| ready(Some(collect(line))))
-        .filter_map(ready)
-        .boxed()
+    let all = stream::select_all(members).map(Some).chain(stream::once(ready(None)));
+    all.scan(collect, |collect, line| ready(Some(collect(line)))).filter_map(ready).boxed()
 }
 
 /// Cuts one page of three. The cursor is the last key that was sent, so it survives additions.
@@ -124,20 +116,12 @@ pub(crate) fn page(
 }
 
 fn write_cursor(kind: &str, key: &str) -> String {
-    format!("{kind}:{key}")
-        .bytes()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    format!("{kind}:{key}").bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn read_cursor(kind: &str, cursor: &str) -> Option<String> {
-    let pairs = cursor
-        .as_bytes()
-        .chunks(2)
-        .map(|pair| std::str::from_utf8(pair).ok());
-    let bytes: Option<Vec<u8>> = pairs
-        .map(|pair| u8::from_str_radix(pair?, 16).ok())
-        .collect();
+    let pairs = cursor.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+    let bytes: Option<Vec<u8>> = pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect();
     let text = String::from_utf8(bytes?).ok()?;
     Some(text.strip_prefix(kind)?.strip_prefix(':')?.to_owned())
 }
@@ -146,18 +130,12 @@ fn read_cursor(kind: &str, cursor: &str) -> Option<String> {
 
 /// A member as a value; null if it is missing or cannot be held in one.
 pub(crate) fn member(object: &Object, name: &str) -> Value {
-    object
-        .get(name)
-        .and_then(|raw| serde_json::from_str(raw.get()).ok())
-        .unwrap_or_default()
+    object.get(name).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
 }
 
 /// A member that is an object; empty if it is missing or something else.
 pub(crate) fn object(object: &Object, name: &str) -> Object {
-    object
-        .get(name)
-        .and_then(|raw| serde_json::from_str(raw.get()).ok())
-        .unwrap_or_default()
+    object.get(name).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
 }
 
 pub(crate) fn text(object: &Object, name: &str) -> Result<String, Refusal> {

@@ -59,13 +59,8 @@ impl Shop {
             }),
         ];
         let added = self.added_prompts.borrow();
-        let added = added
-            .keys()
-            .map(|name| (name.clone(), json!({ "name": name })));
-        ours.into_iter()
-            .map(|prompt| keyed("name", prompt))
-            .chain(added)
-            .collect()
+        let added = added.keys().map(|name| (name.clone(), json!({ "name": name })));
+        ours.into_iter().map(|prompt| keyed("name", prompt)).chain(added).collect()
     }
 
     pub(crate) fn prompt(&self, params: &Value) -> Result<Value, Refusal> {
@@ -79,11 +74,7 @@ impl Shop {
             (_, Some(added)) => json!([says(added.clone())]),
             ("compare-products", _) => {
                 let (first, second) = (product("first")?, product("second")?);
-                json!([
-                    says("Compare these two.".to_owned()),
-                    shows(first),
-                    shows(second)
-                ])
+                json!([says("Compare these two.".to_owned()), shows(first), shows(second)])
             }
             ("describe-product", _) => {
                 let tone = arguments["tone"].as_str().unwrap_or(TONES[0]);
@@ -100,29 +91,22 @@ impl Shop {
     pub(crate) fn resources(&self) -> BTreeMap<String, Value> {
         let listed = |id: &String| {
             let uri = format!("product:///{id}");
-            keyed(
-                "uri",
-                json!({ "uri": uri, "name": id, "mimeType": "text/plain" }),
-            )
+            keyed("uri", json!({ "uri": uri, "name": id, "mimeType": "text/plain" }))
         };
         self.products.borrow().keys().map(listed).collect()
     }
 
     pub(crate) fn read(&self, uri: &str) -> Result<Value, Refusal> {
         let products = self.products.borrow();
-        let about = uri
-            .strip_prefix("product:///")
-            .and_then(|id| products.get(id));
+        let about = uri.strip_prefix("product:///").and_then(|id| products.get(id));
         let unknown = || Refusal::params("Resource not found").with(json!({ "uri": uri }));
         Ok(json!({ "uri": uri, "mimeType": "text/plain", "text": about.ok_or_else(unknown)? }))
     }
 
     pub(crate) fn complete(&self, params: &Value) -> Result<Value, Refusal> {
         let of = &params["ref"];
-        let (argument, typed) = (
-            text(&params["argument"], "name")?,
-            text(&params["argument"], "value")?,
-        );
+        let (argument, typed) =
+            (text(&params["argument"], "name")?, text(&params["argument"], "value")?);
         let products = || self.products.borrow().keys().cloned().collect();
         let choices: Vec<String> =
             match (of["type"].as_str(), of["name"].as_str(), of["uri"].as_str()) {
@@ -139,10 +123,8 @@ impl Shop {
                 (Some("ref/resource"), _, Some(TEMPLATE)) if argument == "id" => products(),
                 _ => return Err(Refusal::params("nothing to complete by that reference")),
             };
-        let mut values: Vec<_> = choices
-            .into_iter()
-            .filter(|choice| choice.starts_with(typed))
-            .collect();
+        let mut values: Vec<_> =
+            choices.into_iter().filter(|choice| choice.starts_with(typed)).collect();
         let total = values.len();
         // spec, completion: at most 100 values in one answer.
         values.truncate(100);
@@ -181,20 +163,12 @@ pub(crate) fn page(
 }
 
 fn write_cursor(kind: &str, key: &str) -> String {
-    format!("{kind}:{key}")
-        .bytes()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    format!("{kind}:{key}").bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn read_cursor(kind: &str, cursor: &str) -> Option<String> {
-    let pairs = cursor
-        .as_bytes()
-        .chunks(2)
-        .map(|pair| std::str::from_utf8(pair).ok());
-    let bytes: Option<Vec<u8>> = pairs
-        .map(|pair| u8::from_str_radix(pair?, 16).ok())
-        .collect();
+    let pairs = cursor.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+    let bytes: Option<Vec<u8>> = pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect();
     let text = String::from_utf8(bytes?).ok()?;
     Some(text.strip_prefix(kind)?.strip_prefix(':')?.to_owned())
 }

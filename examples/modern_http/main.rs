@@ -107,9 +107,7 @@ async fn serve(shop: Arc<Shop>, request: Request<Incoming>) -> Result<Reply, Inf
     }
     if request.method() != Method::POST {
         let mut reply = empty(StatusCode::METHOD_NOT_ALLOWED);
-        reply
-            .headers_mut()
-            .insert(ALLOW, HeaderValue::from_static("POST"));
+        reply.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
         return Ok(reply);
     }
     let (head, body) = request.into_parts();
@@ -137,9 +135,7 @@ async fn serve(shop: Arc<Shop>, request: Request<Incoming>) -> Result<Reply, Inf
 }
 
 fn is_loopback(origin: &str) -> bool {
-    let host = origin
-        .strip_prefix("http://")
-        .or(origin.strip_prefix("https://"));
+    let host = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
     let name = host.map(|host| match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
@@ -152,11 +148,7 @@ fn check(headers: &HeaderMap, method: &str, params: &Value) -> Result<(), Refusa
     // A header that comes twice says nothing: a proxy may have read the other one.
     let header = |name: &str| {
         let mut values = headers.get_all(name).iter();
-        values
-            .next()
-            .filter(|_| values.next().is_none())?
-            .to_str()
-            .ok()
+        values.next().filter(|_| values.next().is_none())?.to_str().ok()
     };
     let meta = &params["_meta"];
     let version = meta["io.modelcontextprotocol/protocolVersion"].as_str();
@@ -168,10 +160,7 @@ fn check(headers: &HeaderMap, method: &str, params: &Value) -> Result<(), Refusa
         return Err(Refusal::bad(HEADER_MISMATCH, text));
     };
     if version.is_some_and(|version| version != declared) {
-        return Err(Refusal::bad(
-            HEADER_MISMATCH,
-            "MCP-Protocol-Version differs from the body",
-        ));
+        return Err(Refusal::bad(HEADER_MISMATCH, "MCP-Protocol-Version differs from the body"));
     }
     if declared != REVISION {
         let data = json!({ "supported": [REVISION], "requested": declared });
@@ -195,19 +184,13 @@ fn check(headers: &HeaderMap, method: &str, params: &Value) -> Result<(), Refusa
     };
     match header("mcp-name").and_then(plain) {
         Some(name) if name == named => Ok(()),
-        _ => Err(Refusal::bad(
-            HEADER_MISMATCH,
-            "Mcp-Name is missing or differs from the body",
-        )),
+        _ => Err(Refusal::bad(HEADER_MISMATCH, "Mcp-Name is missing or differs from the body")),
     }
 }
 
 /// A header's value, decoded if it is in the base64 sentinel that carries what ASCII cannot.
 fn plain(value: &str) -> Option<String> {
-    match value
-        .strip_prefix("=?base64?")
-        .and_then(|value| value.strip_suffix("?="))
-    {
+    match value.strip_prefix("=?base64?").and_then(|value| value.strip_suffix("?=")) {
         None => Some(value.to_owned()),
         Some(encoded) => String::from_utf8(base64(encoded)?).ok(),
     }

@@ -28,12 +28,7 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, code: i32, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            code,
-            message: message.into(),
-            data: None,
-        }
+        Self { status, code, message: message.into(), data: None }
     }
 
     /// The request is malformed; the specification names the status.
@@ -47,10 +42,7 @@ impl Refusal {
     }
 
     pub(crate) fn with(self, data: Value) -> Self {
-        Self {
-            data: Some(data),
-            ..self
-        }
+        Self { data: Some(data), ..self }
     }
 
     pub(crate) fn reply(self, id: Option<&Value>) -> Reply {
@@ -89,9 +81,7 @@ pub(crate) fn complete(id: &Value, result: Value) -> Reply {
 
 pub(crate) fn json_reply(status: StatusCode, message: &Value) -> Reply {
     let body = Full::from(message.to_string()).boxed_unsync();
-    let reply = Response::builder()
-        .status(status)
-        .header(CONTENT_TYPE, "application/json");
+    let reply = Response::builder().status(status).header(CONTENT_TYPE, "application/json");
     reply.body(body).expect("the headers are constants")
 }
 
@@ -111,7 +101,5 @@ pub(crate) fn event_stream(events: impl Stream<Item = Bytes> + Send + 'static) -
         .header(CONTENT_TYPE, "text/event-stream")
         .header(CACHE_CONTROL, "no-cache");
     let reply = reply.header("x-accel-buffering", "no");
-    reply
-        .body(StreamBody::new(frames).boxed_unsync())
-        .expect("the headers are constants")
+    reply.body(StreamBody::new(frames).boxed_unsync()).expect("the headers are constants")
 }

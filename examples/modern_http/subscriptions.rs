@@ -23,9 +23,8 @@ pub(crate) fn listen(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result<Rep
     let wants = |kind: &str| wanted.get(kind) == Some(&Value::Bool(true));
     // The tools never change and no resource does, so neither is agreed to.
     let mut agreed = json!({});
-    for kind in ["promptsListChanged", "resourcesListChanged"]
-        .into_iter()
-        .filter(|kind| wants(kind))
+    for kind in
+        ["promptsListChanged", "resourcesListChanged"].into_iter().filter(|kind| wants(kind))
     {
         agreed[kind] = true.into();
     }
@@ -36,10 +35,8 @@ pub(crate) fn listen(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result<Rep
         stopped: shop.stopped.clone(),
     };
     // spec, subscriptions: the acknowledgment comes first.
-    let acknowledged = subscription.notification(
-        "subscriptions/acknowledged",
-        json!({ "notifications": agreed }),
-    );
+    let acknowledged =
+        subscription.notification("subscriptions/acknowledged", json!({ "notifications": agreed }));
     let rest = stream::unfold(Some(subscription), |subscription| async {
         Some(subscription?.next().await)
     });

@@ -31,36 +31,27 @@ pub(crate) async fn call(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result
             json!({ "content": [{ "type": "text", "text": found.to_string() }], "structuredContent": found })
         }
         "add_product" => {
-            let (product, about) = (
-                text(arguments, "id")?.to_owned(),
-                text(arguments, "description")?.to_owned(),
-            );
+            let (product, about) =
+                (text(arguments, "id")?.to_owned(), text(arguments, "description")?.to_owned());
             if shop.products.borrow().contains_key(&product) {
                 return Ok(complete(id, failed("there is a product of that id")));
             }
             let uri = format!("product:///{product}");
-            shop.products
-                .send_modify(|products| _ = products.insert(product, about));
+            shop.products.send_modify(|products| _ = products.insert(product, about));
             said(uri)
         }
         "add_prompt" => {
-            let (prompt, body) = (
-                text(arguments, "name")?.to_owned(),
-                text(arguments, "text")?.to_owned(),
-            );
+            let (prompt, body) =
+                (text(arguments, "name")?.to_owned(), text(arguments, "text")?.to_owned());
             if shop.prompts().contains_key(&prompt) {
                 return Ok(complete(id, failed("there is a prompt of that name")));
             }
-            shop.added_prompts
-                .send_modify(|prompts| _ = prompts.insert(prompt, body));
+            shop.added_prompts.send_modify(|prompts| _ = prompts.insert(prompt, body));
             said("added")
         }
         "remove_prompt" => {
             let prompt = text(arguments, "name")?;
-            match shop
-                .added_prompts
-                .send_if_modified(|prompts| prompts.remove(prompt).is_some())
-            {
+            match shop.added_prompts.send_if_modified(|prompts| prompts.remove(prompt).is_some()) {
                 true => said("removed"),
                 false => failed("no such prompt was added"),
             }
@@ -69,9 +60,7 @@ pub(crate) async fn call(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result
         "large" => match arguments["bytes"].as_u64() {
             Some(bytes) if bytes <= MAX_LARGE_BYTES => said("x".repeat(bytes as usize)),
             _ => {
-                return Err(Refusal::params(
-                    "`bytes` must be a whole number, at most 64 MiB",
-                ));
+                return Err(Refusal::params("`bytes` must be a whole number, at most 64 MiB"));
             }
         },
         "ask_name" => ask_name(params)?,
@@ -85,13 +74,12 @@ pub(crate) async fn call(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result
 fn ask_name(params: &Value) -> Result<Value, Refusal> {
     let elicitation = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"]["elicitation"];
     // spec, elicitation: an empty object stands for form mode.
-    let form = elicitation
-        .as_object()
-        .is_some_and(|modes| modes.is_empty() || modes.contains_key("form"));
+    let form =
+        elicitation.as_object().is_some_and(|modes| modes.is_empty() || modes.contains_key("form"));
     if !form {
         let data = json!({ "requiredCapabilities": { "elicitation": { "form": {} } } });
         return Err(
-            Refusal::bad(MISSING_CAPABILITY, "this tool asks its user for a name").with(data),
+            Refusal::bad(MISSING_CAPABILITY, "this tool asks its user for a name").with(data)
         );
     }
     // The state is for everybody to read: forging it gains nothing but the greeting.
@@ -101,33 +89,27 @@ fn ask_name(params: &Value) -> Result<Value, Refusal> {
         Some(_) => return Err(Refusal::params("unknown requestState")),
     };
     let response = &params["inputResponses"]["name"];
-    Ok(
-        match (
-            asked,
-            response["action"].as_str(),
-            response["content"]["name"].as_str(),
-        ) {
-            (true, Some("accept"), Some(name)) => said(format!("Hello, {name}!")),
-            (true, Some("decline" | "cancel"), _) => said("Hello, whoever you are!"),
-            // spec, multi round-trip requests: what is missing is asked for again.
-            _ => json!({
-                "resultType": "input_required",
-                "inputRequests": { "name": {
-                    "method": "elicitation/create",
-                    "params": {
-                        "mode": "form",
-                        "message": "What is your name?",
-                        "requestedSchema": {
-                            "type": "object",
-                            "properties": { "name": { "type": "string" } },
-                            "required": ["name"],
-                        },
+    Ok(match (asked, response["action"].as_str(), response["content"]["name"].as_str()) {
+        (true, Some("accept"), Some(name)) => said(format!("Hello, {name}!")),
+        (true, Some("decline" | "cancel"), _) => said("Hello, whoever you are!"),
+        // spec, multi round-trip requests: what is missing is asked for again.
+        _ => json!({
+            "resultType": "input_required",
+            "inputRequests": { "name": {
+                "method": "elicitation/create",
+                "params": {
+                    "mode": "form",
+                    "message": "What is your name?",
+                    "requestedSchema": {
+                        "type": "object",
+                        "properties": { "name": { "type": "string" } },
+                        "required": ["name"],
                     },
-                } },
-                "requestState": NAME_ASKED,
-            }),
-        },
-    )
+                },
+            } },
+            "requestState": NAME_ASKED,
+        }),
+    })
 }
 
 /// With a progress token the answer is a stream of the steps, without one it is the last line alone.
@@ -138,10 +120,7 @@ async fn slow_count(shop: &Arc<Shop>, id: &Value, params: &Value) -> Result<Repl
     };
     let delay = Duration::from_millis(arguments["delay_ms"].as_u64().unwrap_or(100));
     let counted = dressed(id, said(format!("counted to {to}")));
-    let counting = Counting {
-        shop: shop.clone(),
-        finished: false,
-    };
+    let counting = Counting { shop: shop.clone(), finished: false };
     let steps = stream::iter(1..=to).then(move |n| async move {
         sleep(delay).await;
         n
@@ -185,10 +164,7 @@ impl Drop for Counting {
 pub(crate) fn tools() -> BTreeMap<String, Value> {
     let tool = |name: &str, description: &str, properties: Value, required: &[&str]| {
         let schema = json!({ "type": "object", "properties": properties, "required": required });
-        keyed(
-            "name",
-            json!({ "name": name, "description": description, "inputSchema": schema }),
-        )
+        keyed("name", json!({ "name": name, "description": description, "inputSchema": schema }))
     };
     let string = json!({ "type": "string" });
     let number = json!({ "type": "integer", "minimum": 0 });
@@ -203,30 +179,10 @@ pub(crate) fn tools() -> BTreeMap<String, Value> {
             &["id", "description"],
         ),
         tool("add_prompt", "Adds a prompt.", prompt, &["name", "text"]),
-        tool(
-            "ask_name",
-            "Asks its user for a name and greets.",
-            json!({}),
-            &[],
-        ),
-        tool(
-            "cancelled_count",
-            "Tells how many counts were given up so far.",
-            json!({}),
-            &[],
-        ),
-        tool(
-            "large",
-            "Returns a text of that many bytes.",
-            json!({ "bytes": number }),
-            &["bytes"],
-        ),
-        tool(
-            "remove_prompt",
-            "Removes an added prompt.",
-            json!({ "name": string }),
-            &["name"],
-        ),
+        tool("ask_name", "Asks its user for a name and greets.", json!({}), &[]),
+        tool("cancelled_count", "Tells how many counts were given up so far.", json!({}), &[]),
+        tool("large", "Returns a text of that many bytes.", json!({ "bytes": number }), &["bytes"]),
+        tool("remove_prompt", "Removes an added prompt.", json!({ "name": string }), &["name"]),
         tool(
             "search_products",
             "Finds products by a word.",
