@@ -58,6 +58,11 @@ impl App {
         &self.door
     }
 
+    /// Opens a door: runs it until [`App::stop_doors`], and [`App::drained`] waits for it.
+    pub fn spawn_door(&self, door: impl Future<Output = ()> + Send + 'static) {
+        self.doors.spawn(door);
+    }
+
     /// Ends the doors: no new requests; what is under way goes on until [`App::close`].
     pub fn stop_doors(&self) {
         self.stop_doors.cancel();

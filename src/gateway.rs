@@ -138,7 +138,7 @@ impl Gateway {
     }
 
     /// What was left out of the lists, and why.
-    pub fn problems(&self) -> Vec<catalog::Problem> {
+    pub fn problems(&self) -> Vec<(UpstreamName, Kind, catalog::Problems)> {
         self.catalog.problems()
     }
 

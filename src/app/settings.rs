@@ -2,6 +2,7 @@
 //!
 //! The configuration is checked already: what is parsed here again cannot fail.
 
+use crate::downstream::era::Versions;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
@@ -13,6 +14,9 @@ use crate::{catalog, config, downstream, policy, upstream};
 
 /// What every child process inherits; everything else must be named.
 const BASE_ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL", "TERM"];
+
+/// Why parsing again cannot fail.
+const CHECKED: &str = "the configuration was checked";
 
 /// The most bytes on one page of a list.
 const PAGE_BYTES: usize = 1 << 20;
@@ -92,14 +96,16 @@ pub(super) fn upstream(upstream: &config::Upstream) -> upstream::Settings {
 pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
     let (server, protocol) = (&config.server, &config.protocol);
     let versions = protocol.versions.iter().filter_map(|text| text.parse::<Revision>().ok());
+    let hosts = server.allowed_hosts.iter().map(|host| host.parse().expect(CHECKED));
+    let origins = server.allowed_origins.iter().map(|origin| origin.parse().expect(CHECKED));
     downstream::Settings {
         path: server.path.clone(),
         loopback: server.listen.ip().is_loopback(),
-        allowed_hosts: server.allowed_hosts.clone(),
-        allowed_origins: server.allowed_origins.clone(),
+        allowed_hosts: hosts.collect(),
+        allowed_origins: origins.collect(),
         max_body: server.max_body,
         max_connections: server.max_connections,
-        versions: versions.collect(),
+        versions: Versions::new(versions).expect(CHECKED),
         session_ttl: protocol.session_ttl,
         sse_keepalive: protocol.sse_keepalive,
         ..downstream::Settings::default()
@@ -141,5 +147,5 @@ fn rules(patterns: &config::Patterns) -> Rules {
 }
 
 fn name(text: &str) -> UpstreamName {
-    text.parse().expect("the configuration checks names")
+    text.parse().expect(CHECKED)
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use super::failure::Failure;
 use super::house::{ConfigArgs, House};
 use super::list::plain;
+use crate::catalog::Problems;
 use crate::config::{self, Options};
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
@@ -61,16 +62,28 @@ fn rows(house: &House) -> Vec<Row> {
     let view = house.everything().view();
     let problems = house.app().gateway().problems();
     let row = |configured: &config::Upstream| {
-        let upstream = house.app().gateway().upstreams().find(|one| one.name().as_str() == configured.name);
-        let problems = problems.iter().filter(|problem| problem.upstream.as_str() == configured.name);
+        let upstreams = house.app().gateway().upstreams();
+        let upstream = upstreams.filter(|one| one.name().as_str() == configured.name).last();
+        let count = |kind| {
+            let targets = view.targets(kind).iter();
+            targets.filter(|target| target.upstream.as_str() == configured.name).count()
+        };
+        let problems = problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name);
         Row {
             name: configured.name.clone(),
             state: upstream.map_or_else(|| Err("not started".to_owned()), state),
-            counts: Kind::ALL.map(|kind| view.count(kind, &configured.name)),
-            problems: problems.map(|problem| format!("{}: {}", problem.kind, problem.text)).collect(),
+            counts: Kind::ALL.map(count),
+            problems: problems.flat_map(|(_, kind, problems)| told(*kind, problems)).collect(),
         }
     };
     house.config().upstreams.iter().map(row).collect()
+}
+
+/// What was left out of a list, a line each.
+fn told(kind: Kind, problems: &Problems) -> Vec<String> {
+    let first = problems.first.iter().map(|problem| format!("{kind} {problem}"));
+    let more = (problems.more > 0).then(|| format!("and {} more", problems.more));
+    first.chain(more).collect()
 }
 
 fn state(upstream: &Upstream) -> Result<String, String> {

@@ -121,7 +121,8 @@ impl House {
         let view = self.guest.view();
         let distance = |key: &str| strsim::damerau_levenshtein(key, typed);
         let tail = |key: &str| key.rsplit("__").next().map(str::to_owned);
-        view.keys(kind)
+        let keys = view.targets(kind).iter().map(|target| &*target.key);
+        keys
             .map(|key| (tail(key).map_or(usize::MAX, |tail| distance(&tail)).min(distance(key)), key))
             .filter(|(distance, _)| *distance <= 3.max(typed.len() / 3))
             .min()
