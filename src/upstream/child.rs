@@ -168,7 +168,8 @@ impl Tail {
 
 /// A text from outside, bounded and without control characters.
 pub(super) fn quote(text: &str, max_chars: usize) -> String {
-    let mut quoted: String = text.trim().chars().take(max_chars).flat_map(char::escape_debug).collect();
+    let mut quoted: String =
+        text.trim().chars().take(max_chars).flat_map(char::escape_debug).collect();
     if text.trim().chars().count() > max_chars {
         quoted.push('…');
     }

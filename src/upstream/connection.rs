@@ -115,7 +115,8 @@ pub(super) struct Wired {
     wire: Wire,
     dialect: Dialect,
     ear: Arc<Ear>,
-    tells: [bool; 3],
+    /// Of which topics the server tells changes.
+    pub(super) tells: [bool; 3],
     /// Fires when the connection is over.
     life: CancellationToken,
 }
@@ -146,11 +147,6 @@ impl Wired {
         };
         let life = CancellationToken::new();
         Ok(Self { about: Arc::new(about), wire, dialect, ear, tells: introduction.tells, life })
-    }
-
-    /// Whether the server promises to tell of changes.
-    pub(super) fn tells_of_changes(&self) -> bool {
-        self.tells.contains(&true)
     }
 
     /// Sends a call, once.

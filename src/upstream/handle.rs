@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::board::Board;
 use super::connection::Connection;
 use super::dial::Dial;
-use super::board::Board;
 use super::prompts;
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::Failure;

@@ -141,7 +141,12 @@ impl Dialect {
     /// the server has to say stands between its answers.
     ///
     /// Returns why the connection must be opened again, if it must.
-    pub(super) async fn listen(&self, wire: Wire, ear: Arc<Ear>, _topics: [bool; 3]) -> Option<String> {
+    pub(super) async fn listen(
+        &self,
+        wire: Wire,
+        ear: Arc<Ear>,
+        _topics: [bool; 3],
+    ) -> Option<String> {
         let Wire::Http(wire) = wire else {
             ear.listening();
             return None;

@@ -60,7 +60,8 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
                 Some(code::UNSUPPORTED_PROTOCOL_VERSION) => {
                     let data = Object::parse(error.clone()).ok();
                     let data = data.and_then(|error| error.get_object("data"));
-                    let versions = data.and_then(|it| it.get_bytes("supported")).and_then(revisions);
+                    let versions =
+                        data.and_then(|it| it.get_bytes("supported")).and_then(revisions);
                     let choice = choose(&versions.unwrap_or_default());
                     choice.unwrap_or_else(|| Opening::Refused(refused()))
                 }
@@ -150,7 +151,12 @@ impl Dialect {
     /// Hears of changes until the connection is over.
     ///
     /// Returns why the connection must be opened again, if it must.
-    pub(super) async fn listen(&self, wire: Wire, ear: Arc<Ear>, topics: [bool; 3]) -> Option<String> {
+    pub(super) async fn listen(
+        &self,
+        wire: Wire,
+        ear: Arc<Ear>,
+        topics: [bool; 3],
+    ) -> Option<String> {
         let wanted: Vec<Topic> = Topic::ALL.into_iter().filter(|it| topics[it.index()]).collect();
         if wanted.is_empty() {
             ear.listening();
@@ -264,7 +270,8 @@ mod tests {
     #[test]
     fn the_revisions_that_a_server_names_decide() {
         let opening = |supported: &str| {
-            let error = format!(r#"{{"code":-32022,"message":"m","data":{{"supported":{supported}}}}}"#);
+            let error =
+                format!(r#"{{"code":-32022,"message":"m","data":{{"supported":{supported}}}}}"#);
             introduce(&rpc::Outcome::Error(error.into()))
         };
         for handshake in [r#"["2025-11-25","2025-06-18"]"#, r#"["2025-03-26","2027-01-01"]"#] {

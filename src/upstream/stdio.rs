@@ -167,6 +167,14 @@ impl Wire {
     }
 }
 
+impl Drop for Shared {
+    /// A child that nobody can reach any more is to end, also one that does not notice that its
+    /// standard input has closed.
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
 /// An open request. Dropping it while it is open tells the child.
 struct Open {
     claim: Claim,

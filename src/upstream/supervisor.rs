@@ -113,7 +113,10 @@ impl Supervisor {
                         }
                         Event::Wrong(Wrong::Stale(reason)) => {
                             tracing::info!(upstream = %self.settings.name, reason, "connecting again");
-                            self.doubt_era();
+                            // A legacy session that is over says nothing about the era.
+                            if connection.about.era() == Era::Modern {
+                                self.doubt_era();
+                            }
                             connection.abandon().await;
                             // The calls that found out are waiting for the next connection.
                             if since.elapsed() >= HASTY {
@@ -136,16 +139,11 @@ impl Supervisor {
     }
 
     /// Looks after an open connection until something ends it.
-    async fn watch(
-        &mut self,
-        connection: &Wired,
-        ear: &Ear,
-        stop: &CancellationToken,
-    ) -> Event {
+    async fn watch(&mut self, connection: &Wired, ear: &Ear, stop: &CancellationToken) -> Event {
         let mut listen = std::pin::pin!(connection.clone().listen());
         let mut listened = None;
         {
-            let mut settled = std::pin::pin!(ear.settle_in(connection.tells_of_changes()));
+            let mut settled = std::pin::pin!(ear.settle_in(connection.tells));
             loop {
                 tokio::select! {
                     biased;
@@ -189,8 +187,9 @@ impl Supervisor {
         let deadline = Instant::now() + self.settings.timeouts.startup;
         let mut era = self.settings.era;
         loop {
-            let child = self.dial.spawn(command).map_err(|error| {
-                Failed { reason: format!("it cannot be started: {error}"), wire: None }
+            let child = self.dial.spawn(command).map_err(|error| Failed {
+                reason: format!("it cannot be started: {error}"),
+                wire: None,
             })?;
             let ear = Ear::new(self.settings.name.clone(), self.board.changes.clone());
             let limits = &self.settings.limits;
@@ -203,7 +202,9 @@ impl Supervisor {
                     wire.close().await;
                     era = Some(Era::Legacy);
                 }
-                Err(Closed::Ended(reason) | Closed::AnotherEra(reason) | Closed::Refused(reason)) => {
+                Err(
+                    Closed::Ended(reason) | Closed::AnotherEra(reason) | Closed::Refused(reason),
+                ) => {
                     let junk = stdio.junk().map(|junk| format!("; {junk}")).unwrap_or_default();
                     return Err(Failed { reason: reason + &junk, wire: Some(wire) });
                 }
