@@ -60,7 +60,7 @@ pub(super) struct Side {
 /// Sorts what a server says.
 #[derive(Debug)]
 pub(super) struct Ear {
-    name: UpstreamName,
+    pub(super) name: UpstreamName,
     pub(super) pending: Pending<Result<Outcome, Failure>, Side>,
     changes: watch::Sender<Changes>,
     /// Whether several messages may stand in one array; depends on the revision.

@@ -128,8 +128,8 @@ impl Upstream {
         let turn = self.turn().await?;
         let began = Instant::now();
         let work = self.with_connection(|connection| {
-            let call = &call;
-            async move { connection.call(call).await }
+            let (call, settings) = (&call, &self.shared.settings);
+            async move { connection.call(call, settings).await }
         });
         let mut reply = self.patiently(began, &call.caller.notes, work).await?;
         if let Outcome::Result(Body::Arriving(pieces)) = reply.outcome {

@@ -28,8 +28,6 @@ use crate::mcp::revision::Era;
 const STEADY: Duration = Duration::from_secs(30);
 /// A connection that has to be opened again after so short a life waits for its turn.
 const HASTY: Duration = Duration::from_secs(1);
-/// Why an upstream is down after the end.
-const STOPPED: &str = "it was stopped";
 /// How long a remembered era holds against the evidence.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
@@ -107,7 +105,7 @@ impl Supervisor {
                     }
                     match event {
                         Event::Stop => {
-                            self.board.down(STOPPED);
+                            self.board.stopped();
                             connection.close().await;
                             break;
                         }
@@ -134,7 +132,7 @@ impl Supervisor {
                 break;
             }
         }
-        self.board.down(STOPPED);
+        self.board.stopped();
         self.memory.pool_stop.cancel();
     }
 

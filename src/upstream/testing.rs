@@ -263,7 +263,7 @@ impl Dial for TestDial {
             let requests = self.requests.clone();
             self.servers.spawn(async move {
                 let service = service_fn(move |request| receive(requests.clone(), request));
-                let mut server = hyper::server::conn::http1::Builder::new();
+                let server = hyper::server::conn::http1::Builder::new();
                 let _ = server.serve_connection(TokioIo::new(theirs), service).await;
             });
             Ok(Box::new(ours) as Box<dyn Stream>)
@@ -458,6 +458,11 @@ impl Exchange {
         let id = self.id();
         let error = json!({ "code": code, "message": "no", "data": { "supported": [] } });
         self.json(status, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+    }
+
+    /// Waits until Weir has closed the connection without waiting for a response.
+    pub(super) async fn abandoned(&mut self) {
+        self.response.closed().await;
     }
 
     /// Begins an event stream.

@@ -65,7 +65,7 @@ impl Outgoing {
     /// among all requests of the connection, which is what the specification asks of a token.
     pub(super) fn write(&mut self, id: u64) -> Bytes {
         if self.notes.is_some() {
-            let mut meta = self.params.get_object("_meta").unwrap_or_else(Object::new);
+            let mut meta = self.params.get_object("_meta").unwrap_or_default();
             meta.set(meta::PROGRESS_TOKEN, id.to_string());
             self.params.set("_meta", meta.to_bytes());
         }

@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::mcp::call::{Body, Call, Outcome};
+use crate::mcp::kind::Kind;
 use crate::mcp::note::Notes;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::Error;
-use crate::upstream::testing::{Events, Over, Peer, World, call, payload, settings};
+use crate::upstream::testing::{Events, Exchange, Over, Peer, World, call, payload, settings};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::V2026_07_28;
@@ -47,7 +48,7 @@ impl Server {
     }
 
     /// Checks that the call was cancelled the way that wire and era want it.
-    async fn is_cancelled(self, world: &mut World, era: Era) {
+    async fn hears_the_cancel(self, world: &mut World, era: Era) {
         let id = self.request()["id"].clone();
         let cancelled = match self {
             Self::Stdio(mut peer, _) => peer.read().await,
@@ -171,7 +172,7 @@ async fn a_call_ends_at_its_longest_whatever_its_progress() {
         let error = running.end().await.expect_err("too late");
         assert!(matches!(error, Error::TimedOut(_)), "{error}");
         assert_eq!(start.elapsed().as_secs(), 600);
-        server.is_cancelled(world, era).await;
+        server.hears_the_cancel(world, era).await;
     })
     .await;
 }
@@ -183,7 +184,7 @@ async fn a_silent_call_times_out_and_is_cancelled() {
         let error = running.end().await.expect_err("too late");
         assert!(matches!(error, Error::TimedOut(_)), "{error}");
         assert_eq!(start.elapsed().as_secs(), 60);
-        server.is_cancelled(world, era).await;
+        server.hears_the_cancel(world, era).await;
     })
     .await;
 }
@@ -192,7 +193,7 @@ async fn a_silent_call_times_out_and_is_cancelled() {
 async fn a_dropped_call_is_cancelled_at_the_server() {
     in_all_cells(false, async |world, server, running, _, era| {
         running.0.abort();
-        server.is_cancelled(world, era).await;
+        server.hears_the_cancel(world, era).await;
     })
     .await;
 }
@@ -523,5 +524,53 @@ async fn calls_beyond_the_limit_wait_a_second_and_no_longer() {
     for running in first {
         running.0.abort();
     }
+    world.finish().await;
+}
+
+/// Answers a list of tools whose tool `t` repeats its argument in this header.
+fn tools(request: Exchange, header: &str) {
+    assert_eq!(request.body["method"], "tools/list");
+    let marked = |header: &str| {
+        let argument = json!({ "type": "integer", "x-mcp-header": header });
+        json!({ "type": "object", "properties": { "n": argument } })
+    };
+    request.answer(json!({ "tools": [
+        { "name": "t", "inputSchema": marked(header) },
+        { "name": "bad", "inputSchema": marked("") },
+    ] }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modern_server_gets_marked_arguments_in_headers_of_the_newest_list() {
+    let mut world = World::http(Era::Modern).await;
+    let upstream = world.upstream.clone();
+    let listed = world.tasks.spawn(async move { upstream.list(Kind::Tool).await });
+    tools(world.post().await, "Old");
+    let listing = listed.await.expect("no panic").expect("a list");
+    assert_eq!(listing.items.len(), 1, "a tool with a bad mark is left out");
+
+    let running = Running::start(&world, call(LEGACY));
+    let request = world.post().await;
+    assert_eq!(request.headers["mcp-param-old"], "1");
+    // Refused unexecuted: listed again, and sent once more as the new list wants it.
+    request.refuse(400, -32020);
+    tools(world.post().await, "New");
+    let request = world.post().await;
+    assert_eq!(request.headers["mcp-param-new"], "1");
+    assert!(!request.headers.contains_key("mcp-param-old"));
+    // Refused again, with nothing new to be learnt: that is the reply.
+    request.refuse(400, -32020);
+    let text = running.end().await.expect("a reply");
+    assert!(text.starts_with(r#"{"code":-32020,"#), "{text}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_before_any_response_closes_its_connection() {
+    let mut world = World::http(Era::Modern).await;
+    let running = Running::start(&world, call(LEGACY));
+    let mut request = world.post().await;
+    running.0.abort();
+    request.abandoned().await;
     world.finish().await;
 }
