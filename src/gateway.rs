@@ -154,6 +154,12 @@ impl Guest {
         &self.principal
     }
 
+    /// Whether every client would see what this one sees: no rule hides anything from it, and it
+    /// showed no credentials.
+    pub fn is_public(&self) -> bool {
+        self.public
+    }
+
     /// What the guest can see at this moment.
     pub fn view(&self) -> Arc<View> {
         Arc::clone(&self.view.borrow())

@@ -17,6 +17,7 @@ mod child;
 mod connection;
 pub mod dial;
 mod ear;
+mod events;
 mod handle;
 pub mod host;
 mod http;

@@ -139,9 +139,10 @@ impl Progress {
         notification(&self.token, note)
     }
 
-    /// The last one, once the answer is there.
-    pub(super) fn last(self) -> Option<Bytes> {
-        self.notes.last().map(|note| notification(&self.token, note))
+    /// Those that are left, once the answer is there.
+    pub(super) fn rest(self) -> impl Iterator<Item = Bytes> {
+        let Self { token, notes } = self;
+        notes.rest().into_iter().map(move |note| notification(&token, note))
     }
 }
 

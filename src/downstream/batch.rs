@@ -54,7 +54,7 @@ pub(super) fn read(
     // Spec 2025-03-26, lifecycle: `initialize` MUST NOT be part of a batch.
     let opens = messages
         .iter()
-        .any(|message| matches!(message, Ok(Message::Request(r)) if &*r.method == "initialize"));
+        .any(|message| matches!(message, Ok(Message::Request(r)) if &*r.method == legacy::OPENING));
     if opens {
         return Err(refused(code::INVALID_REQUEST, "`initialize` must come alone".to_owned()));
     }

@@ -26,6 +26,9 @@ use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{Id, Request, code};
 
+/// The request that opens a conversation.
+pub(super) const OPENING: &str = "initialize";
+
 /// The client of a conversation, as it introduced itself.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {

@@ -211,7 +211,9 @@ async fn ask(
     if encode::says_no_such_resource(method, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
     }
-    self::reply(id, method, capabilities, reply, max_reply).await
+    // Spec, caching: what depends on who asks is private, whatever the upstream may think.
+    let is_private = method == Method::ReadResource && !guest.is_public();
+    self::reply(id, method, capabilities, reply, max_reply, is_private).await
 }
 
 /// Puts an upstream's reply as a modern server would have.
@@ -221,13 +223,14 @@ async fn reply(
     capabilities: &Object,
     reply: Reply,
     max_reply: usize,
+    is_private: bool,
 ) -> Result<Answer, Refused> {
     let body = match reply.outcome {
         Outcome::Error(object) => return Ok(error(id, capabilities, object)),
         Outcome::Result(body) => body,
     };
     // A large result of the same era passes unread.
-    if let (Era::Modern, Body::Arriving(_)) = (reply.era, &body) {
+    if let (Era::Modern, Body::Arriving(_), false) = (reply.era, &body, is_private) {
         return Ok(Answer::passing(id, body));
     }
     let result = body.collect(max_reply).await;
@@ -235,6 +238,10 @@ async fn reply(
     let mut object = Object::parse_within(result.clone(), usize::MAX)
         .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
     match object.get("resultType") {
+        Some(COMPLETE) if is_private && object.has("cacheScope") => {
+            object.set("cacheScope", PRIVATE);
+            return Ok(Answer::result(id, &object.to_bytes()));
+        }
         Some(COMPLETE | "\"input_required\"") if reply.era == Era::Modern => {
             return Ok(Answer::result(id, &result));
         }
@@ -429,7 +436,8 @@ mod tests {
         body: Body,
     ) -> Result<String, i64> {
         let reply = Reply { era, outcome: Outcome::Result(body) };
-        let answer = super::reply(&Id::from(1), method, &object(capabilities), reply, 1_000).await;
+        let answer =
+            super::reply(&Id::from(1), method, &object(capabilities), reply, 1_000, false).await;
         answer.map(text).map_err(|refused| refused.error.code)
     }
 
@@ -473,6 +481,22 @@ mod tests {
             let body = Body::Whole(result.into());
             let found = replied(Era::Legacy, method, "{}", body).await;
             assert_eq!(found, Ok(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{expected}}}"#)));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_depends_on_who_reads_it_is_private() {
+        let text = r#"{"resultType":"complete","ttlMs":9,"cacheScope":"public","contents":[]}"#;
+        for is_private in [false, true] {
+            let outcome = Outcome::Result(Body::Whole(text.into()));
+            let reply = Reply { era: Era::Modern, outcome };
+            let method = Method::ReadResource;
+            let answer =
+                super::reply(&Id::from(1), method, &object("{}"), reply, 1_000, is_private).await;
+            let Ok(Answer { text: Text::Whole(found), .. }) = answer else { panic!("an answer") };
+            let scope = if is_private { "private" } else { "public" };
+            let expected = text.replace("public", scope);
+            assert_eq!(found, format!(r#"{{"jsonrpc":"2.0","id":1,"result":{expected}}}"#));
         }
     }
 

@@ -22,6 +22,9 @@ use super::legacy::Peer;
 use crate::gateway::Listen;
 use crate::policy::Principal;
 
+/// The header that names a session.
+pub(super) const HEADER: &str = "mcp-session-id";
+
 /// All sessions.
 pub(super) struct Sessions {
     by_id: DashMap<Box<str>, Arc<Session>>,

@@ -165,7 +165,7 @@ impl Client {
     }
 
     fn take_legacy(&mut self, request: Request) {
-        if &*request.method == "initialize" {
+        if &*request.method == legacy::OPENING {
             return self.initialize(&request);
         }
         let Some(conversation) = &self.legacy else {
@@ -299,8 +299,8 @@ async fn answer(id: Id, call: Call, queue: mpsc::Sender<Bytes>, max_reply: usize
             }
         }
     };
-    let last = progress.and_then(super::answer::Progress::last);
-    for line in last.into_iter().chain([text]) {
+    let rest = progress.into_iter().flat_map(super::answer::Progress::rest);
+    for line in rest.chain([text]) {
         if queue.send(line).await.is_err() {
             return;
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,6 +29,7 @@ use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use crate::policy::role::Role;
 use crate::policy::{self, Policy, keys::Key};
+use crate::upstream::dial::Stream;
 use crate::upstream::{self, Limits, Retry, Source, Timeouts, Upstream};
 use script::{Script, command};
 use sha2::{Digest, Sha256};
@@ -78,7 +79,7 @@ impl World {
     fn connect(&self) -> Client {
         let (ours, theirs) = duplex(1024 * 1024);
         self.door.tasks.spawn(serve_connection(Arc::clone(&self.door), theirs, None));
-        Client { io: ours, read: Vec::new() }
+        Client { io: Box::new(ours), read: Vec::new() }
     }
 }
 
@@ -123,7 +124,7 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
 
 /// One end of a conversation in memory.
 struct Client {
-    io: DuplexStream,
+    io: Box<dyn Stream>,
     read: Vec<u8>,
 }
 

@@ -17,6 +17,12 @@ use crate::json::Object;
 /// How many notes a client gets in a second.
 pub const PER_SECOND: u32 = 20;
 
+/// The time that one note takes of the rate.
+const SPACING: Duration = Duration::from_millis(1_000 / PER_SECOND as u64);
+
+/// How far ahead of its time the rate may be used.
+const BURST: Duration = Duration::from_millis(1_000 - 1_000 / PER_SECOND as u64);
+
 /// How many notes wait for a client's writer before further ones are dropped.
 const QUEUE: usize = 64;
 
@@ -98,27 +104,32 @@ impl NoteStream {
                     None => std::future::pending().await,
                 }
             }
-            let spacing = Duration::from_secs(1) / PER_SECOND;
-            let burst = spacing * (PER_SECOND - 1);
             let now = Instant::now();
             // Those that came while we waited replace the one that is held.
-            let early = self.next_at.saturating_duration_since(now + burst);
+            let early = self.next_at.saturating_duration_since(now + BURST);
             if !early.is_zero() {
                 tokio::time::sleep(early).await;
                 self.drain();
                 continue;
             }
             if let Some(note) = self.held.take() {
-                self.next_at = self.next_at.max(now) + spacing;
+                self.next_at = self.next_at.max(now) + SPACING;
                 return note;
             }
         }
     }
 
-    /// The last note that has not been handed out, once the reply is there.
-    pub fn last(mut self) -> Option<Object> {
-        self.drain();
-        self.held
+    /// The notes that have not been handed out, once the reply is there: as many of the newest as
+    /// the rate allows, the last one always.
+    pub fn rest(mut self) -> Vec<Object> {
+        let mut rest: Vec<Object> = self.held.take().into_iter().collect();
+        while let Ok(newer) = self.receiver.try_recv() {
+            rest.push(newer);
+        }
+        let used = self.next_at.saturating_duration_since(Instant::now());
+        let left = BURST.saturating_sub(used).as_millis() / SPACING.as_millis() + 1;
+        let skipped = rest.len().saturating_sub(usize::try_from(left).unwrap_or(usize::MAX));
+        rest.split_off(skipped)
     }
 
     fn drain(&mut self) {
@@ -148,7 +159,7 @@ mod tests {
         }
         let seen = [stream.next().await, stream.next().await, stream.next().await];
         assert_eq!(seen.each_ref().map(value), [1, 3, 4]);
-        assert_eq!(stream.last(), None);
+        assert_eq!(stream.rest(), []);
     }
 
     #[tokio::test(start_paused = true)]
@@ -170,10 +181,17 @@ mod tests {
                 () = &mut writer => break,
             }
         }
-        seen.extend(stream.last().as_ref().map(value));
+        seen.extend(stream.rest().iter().map(value));
         let seconds = start.elapsed().as_secs() as usize;
         assert!(seen.len() <= PER_SECOND as usize * (seconds + 1) + 1, "{} notes", seen.len());
         assert!(seen.is_sorted() && seen.last() == Some(&999), "{seen:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn notes_that_come_together_with_the_reply_all_go_before_it() {
+        let (notes, stream) = Notes::channel();
+        (1..=3).for_each(|progress| notes.progress(note(progress)));
+        assert_eq!(stream.rest().iter().map(value).collect::<Vec<_>>(), [1, 2, 3]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -29,7 +29,16 @@ impl Board {
 
     /// The upstream is not connected, and why.
     pub(super) fn down(&self, reason: &str) {
-        tracing::warn!(upstream = %self.name, reason, "down");
+        let is_news = match &*self.status.borrow() {
+            Status::Down { reason: last } => last != reason,
+            Status::Starting | Status::Up(_) => true,
+        };
+        // One that stays down is tried for ever, and need not say so each time.
+        if is_news {
+            tracing::warn!(upstream = %self.name, reason, "down");
+        } else {
+            tracing::debug!(upstream = %self.name, reason, "still down");
+        }
         self.take_down(reason);
     }
 

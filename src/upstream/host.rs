@@ -292,6 +292,18 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 
+    #[tokio::test]
+    async fn a_server_without_tls_is_an_error_in_words() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let url: Uri = format!("https://127.0.0.1:{port}/mcp").parse().expect("a URL");
+        let host = Host::new();
+        let hang_up = async { drop(listener.accept().await) };
+        let (refused, ()) = tokio::join!(host.connect(&url), hang_up);
+        let refused = refused.map(|_| ()).expect_err("no TLS there").to_string();
+        assert!(refused.starts_with("TLS: "), "{refused}");
+    }
+
     /// A legacy server in a few lines of shell: it answers by method, under the id that was sent.
     const SERVER: &str = r#"
         echo "a banner"

@@ -17,10 +17,10 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use tokio_util::task::TaskTracker;
 
 use super::ear::{Claim, Ear, Heard, Side};
+use super::events::{Events, Media, media_type};
 use super::pool::{Arrival, NoResponse, Pool};
 use super::reply::{self, Read};
 use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
-use crate::event_stream::{Event, Reader};
 use crate::mcp::call::{Body, Outcome};
 use crate::rpc;
 
@@ -126,7 +126,7 @@ impl Wire {
                         failures = 0;
                         let Some(heard) = self.hear(event.data) else { continue };
                         if let Some(outcome) = self.answer_in(heard, id, &request.headers) {
-                            events.body.drain();
+                            events.drain();
                             return Ok(outcome);
                         }
                     }
@@ -311,8 +311,7 @@ impl Wire {
     }
 
     fn events(&self, body: Arrival) -> Events {
-        let limit = self.shared.max_message;
-        Events { body, reader: Reader::new(limit), ready: Vec::new().into_iter(), limit }
+        Events::new(body, self.shared.max_message)
     }
 }
 
@@ -332,63 +331,5 @@ impl Drop for Open<'_> {
         if let Some(headers) = self.headers.take() {
             self.wire.aside(cancelled(self.claim.id()), &headers);
         }
-    }
-}
-
-// === Events ===
-
-/// The events of one response.
-pub(super) struct Events {
-    body: Arrival,
-    reader: Reader,
-    ready: std::vec::IntoIter<Event>,
-    limit: usize,
-}
-
-impl Events {
-    /// The next event; `None` at the end of the stream. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Result<Option<Event>, Failure> {
-        loop {
-            if let Some(event) = self.ready.next() {
-                return Ok(Some(event));
-            }
-            match self.body.chunk().await {
-                None => return Ok(None),
-                Some(Err(error)) => return Err(Failure::Broke(error)),
-                Some(Ok(chunk)) => {
-                    let events = self.reader.feed(&chunk);
-                    let too_large = |_| Failure::TooLarge(self.limit);
-                    self.ready = events.map_err(too_large)?.into_iter();
-                }
-            }
-        }
-    }
-
-    /// The last event id that the stream has set.
-    pub(super) fn last_id(&self) -> Option<String> {
-        self.reader.last_id().filter(|id| !id.is_empty()).map(str::to_owned)
-    }
-
-    /// How long the server asks to wait before the stream is taken up again.
-    pub(super) fn retry(&self) -> Option<Duration> {
-        self.reader.retry_ms().map(Duration::from_millis)
-    }
-}
-
-/// What a body claims to be.
-enum Media {
-    Json,
-    Events,
-    None,
-    Other(String),
-}
-
-fn media_type(headers: &HeaderMap) -> Media {
-    let Some(value) = headers.get(CONTENT_TYPE) else { return Media::None };
-    let text = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
-    match text.split(';').next().unwrap_or_default().trim() {
-        "application/json" => Media::Json,
-        "text/event-stream" => Media::Events,
-        other => Media::Other(super::child::quote(other, 100)),
     }
 }

@@ -241,7 +241,9 @@ impl Reader {
         let mut extract = Extract::new("result", head.len());
         let _ = extract.feed(head);
         let rest = extract.rest();
-        let settled = minted_id(&rest).is_some_and(|id| {
+        // Only where the result has begun is it an answer, and what precedes it the envelope.
+        let id = minted_id(&rest).filter(|_| extract.found());
+        let settled = id.is_some_and(|id| {
             self.ear.pending.settle(id, Err(Failure::TooLarge(self.max_message)))
         });
         let (upstream, limit) = (&self.ear.name, self.max_message);

@@ -170,13 +170,12 @@ pub(super) async fn answer(call: Call, keep_alive: Duration) -> Reply {
         biased;
         done = &mut answer => {
             let Some(done) = done else { return nothing() };
-            match progress.last() {
-                Some(note) if done.status == StatusCode::OK => {
-                    events_of_call.ready.push_back(write_message(&note));
-                    events_of_call.pieces = event(done);
-                }
-                _ => return json(done),
+            let notes = progress.rest().map(|note| write_message(&note));
+            events_of_call.ready.extend(notes);
+            if done.status != StatusCode::OK || events_of_call.ready.is_empty() {
+                return json(done);
             }
+            events_of_call.pieces = event(done);
         }
         note = progress.next() => {
             events_of_call.ready.push_back(write_message(&note));
@@ -220,9 +219,9 @@ impl CallEvents {
                 biased;
                 done = answer => {
                     self.answer = None;
-                    let last = self.progress.take().and_then(Progress::last);
+                    let rest = self.progress.take().into_iter().flat_map(Progress::rest);
                     if let Some(done) = done {
-                        self.ready.extend(last.map(|note| write_message(&note)));
+                        self.ready.extend(rest.map(|note| write_message(&note)));
                         self.pieces = event(done);
                     }
                 }

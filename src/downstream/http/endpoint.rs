@@ -24,7 +24,7 @@ use super::streams;
 use super::wire::Busy;
 use crate::downstream::answer::{Answer, Call, Refused};
 use crate::downstream::modern::Exchange;
-use crate::downstream::session::InUse;
+use crate::downstream::session::{self, InUse};
 use crate::downstream::{Door, batch, encode, era, legacy, modern, modern_headers, origin};
 use crate::gateway::Guest;
 use crate::mcp::revision::{Era, Revision};
@@ -151,7 +151,7 @@ async fn post_legacy(
     message: Message,
 ) -> Reply {
     if let Message::Request(request) = &message
-        && &*request.method == "initialize"
+        && &*request.method == legacy::OPENING
     {
         return initialize(door, guest, request);
     }
@@ -209,7 +209,7 @@ fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply {
         Ok(session) => {
             let reply = body::json(Answer::result(&request.id, &result));
             let value = HeaderValue::from_str(&session.id).expect("base64url is visible ASCII");
-            body::with_header(reply, HeaderName::from_static(SESSION_ID), value)
+            body::with_header(reply, HeaderName::from_static(session::HEADER), value)
         }
         Err(_) => body::json(Answer::refused(id, &encode::too_busy(SESSION_RETRY))),
     }
@@ -294,11 +294,11 @@ fn delete(door: &Door, guest: &Guest, headers: &HeaderMap) -> Reply {
 
 /// Finds the session that a legacy request belongs to, and checks its version header against it.
 fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Box<Reply>> {
-    if !headers.contains_key(SESSION_ID) {
+    if !headers.contains_key(session::HEADER) {
         let text = "no session: send `initialize` first, then the Mcp-Session-Id of its answer";
         return Err(body::refusal(StatusCode::BAD_REQUEST, text).into());
     }
-    let id = head::only(headers, &HeaderName::from_static(SESSION_ID));
+    let id = head::only(headers, &HeaderName::from_static(session::HEADER));
     let session = id.and_then(|id| door.sessions.find(guest.principal(), id));
     let session = session.ok_or_else(|| {
         let text = "this session is unknown or has ended: send `initialize` again";
@@ -326,7 +326,5 @@ fn closing(reply: Reply) -> Reply {
     body::with_header(reply, CONNECTION, HeaderValue::from_static("close"))
 }
 
-/// The header that names a legacy session.
-const SESSION_ID: &str = "mcp-session-id";
 /// When a client whose sessions are all busy may try again.
 const SESSION_RETRY: std::time::Duration = std::time::Duration::from_secs(1);

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::http::*;
 use super::*;
+use crate::downstream::http::accept_loop;
 
 #[tokio::test(start_paused = true)]
 async fn strangers_are_refused_on_every_route() {
@@ -151,4 +153,29 @@ async fn what_is_under_way_is_finished_when_the_house_closes() {
     assert_eq!(text_of(&client.response().await.json()), "went");
     assert!(client.is_closed().await);
     world.door.tasks.close();
+}
+
+/// The one test with real sockets, and so with a real clock.
+#[tokio::test]
+async fn who_has_no_place_waits_and_nobody_is_accepted_when_the_house_closes() {
+    let world = World::with(Settings { max_connections: 1, ..Settings::default() }).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let door = Arc::clone(&world.door);
+    let accepting = world.door.tasks.spawn(accept_loop(listener, door));
+    let connect = || async {
+        let io = TcpStream::connect(address).await.expect("the kernel takes it");
+        Client { io: Box::new(io), read: Vec::new() }
+    };
+    let (mut first, mut second) = (connect().await, connect().await);
+    assert_eq!(first.ask(modern("tools/list", "")).await.status, 200);
+    second.write(modern("tools/list", "")).await;
+    assert_eq!(first.ask(modern("tools/list", "")).await.status, 200);
+    drop(first);
+    assert_eq!(second.response().await.status, 200);
+
+    world.stop.cancel();
+    accepting.await.expect("no panic");
+    assert!(second.is_closed().await);
+    assert!(TcpStream::connect(address).await.is_err());
 }

@@ -27,7 +27,7 @@ impl World {
         let guest = self.door.gateway.enter_locally("local");
         let serving = crate::downstream::stdio::serve(Arc::clone(&self.door), guest, input, output);
         self.door.tasks.spawn(serving);
-        Client { io: ours, read: Vec::new() }
+        Client { io: Box::new(ours), read: Vec::new() }
     }
 }
 

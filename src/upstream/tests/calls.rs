@@ -48,7 +48,7 @@ impl Server {
     }
 
     /// Checks that the call was cancelled the way that wire and era want it.
-    async fn hears_the_cancel(self, world: &mut World, era: Era) {
+    async fn expect_cancelled(self, world: &mut World, era: Era) {
         let id = self.request()["id"].clone();
         let cancelled = match self {
             Self::Stdio(mut peer, _) => peer.read().await,
@@ -172,19 +172,19 @@ async fn a_call_ends_at_its_longest_whatever_its_progress() {
         let error = running.end().await.expect_err("too late");
         assert!(matches!(error, Error::TimedOut(_)), "{error}");
         assert_eq!(start.elapsed().as_secs(), 600);
-        server.hears_the_cancel(world, era).await;
+        server.expect_cancelled(world, era).await;
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_call_times_out_and_is_cancelled() {
+async fn a_silent_call_times_out_and_expect_cancelled() {
     in_all_cells(false, async |world, server, running, _, era| {
         let start = Instant::now();
         let error = running.end().await.expect_err("too late");
         assert!(matches!(error, Error::TimedOut(_)), "{error}");
         assert_eq!(start.elapsed().as_secs(), 60);
-        server.hears_the_cancel(world, era).await;
+        server.expect_cancelled(world, era).await;
     })
     .await;
 }
@@ -193,7 +193,7 @@ async fn a_silent_call_times_out_and_is_cancelled() {
 async fn a_dropped_call_is_cancelled_at_the_server() {
     in_all_cells(false, async |world, server, running, _, era| {
         running.0.abort();
-        server.hears_the_cancel(world, era).await;
+        server.expect_cancelled(world, era).await;
     })
     .await;
 }
@@ -395,7 +395,12 @@ async fn a_message_over_the_limit_ends_its_call_and_no_other() {
     let small = Running::start(&world, call(LEGACY));
     let second = peer.read().await;
     let result = "x".repeat(2 * 1024 * 1024);
-    let id = &first["id"];
+    let (id, other) = (&first["id"], &second["id"]);
+    // A notification is nobody's answer, whatever it holds.
+    peer.write(&format!(
+        r#"{{"jsonrpc":"2.0","params":{{"id":{other},"x":"{result}"}},"method":"x"}}"#
+    ))
+    .await;
     peer.write(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"{result}"}}"#)).await;
     peer.answer(&second, json!({})).await;
     assert!(matches!(large.end().await, Err(Error::TooLarge(_))));

@@ -1,0 +1,79 @@
+//! The body of an HTTP response as a stream of events, and how to tell that it is one.
+//!
+//! Knows nothing of: what the events hold.
+
+use std::time::Duration;
+
+use hyper::HeaderMap;
+use hyper::header::CONTENT_TYPE;
+
+use super::pool::Arrival;
+use super::wire::Failure;
+use crate::event_stream::{Event, Reader};
+
+/// The events of one response.
+pub(super) struct Events {
+    body: Arrival,
+    reader: Reader,
+    ready: std::vec::IntoIter<Event>,
+    limit: usize,
+}
+
+impl Events {
+    /// The events in a body, each of at most `limit` bytes.
+    pub(super) fn new(body: Arrival, limit: usize) -> Self {
+        Self { body, reader: Reader::new(limit), ready: Vec::new().into_iter(), limit }
+    }
+
+    /// The next event; `None` at the end of the stream. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, Failure> {
+        loop {
+            if let Some(event) = self.ready.next() {
+                return Ok(Some(event));
+            }
+            match self.body.chunk().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(Failure::Broke(error)),
+                Some(Ok(chunk)) => {
+                    let events = self.reader.feed(&chunk);
+                    let too_large = |_| Failure::TooLarge(self.limit);
+                    self.ready = events.map_err(too_large)?.into_iter();
+                }
+            }
+        }
+    }
+
+    /// Wants no more of the stream.
+    pub(super) fn drain(self) {
+        self.body.drain();
+    }
+
+    /// The last event id that the stream has set.
+    pub(super) fn last_id(&self) -> Option<String> {
+        self.reader.last_id().filter(|id| !id.is_empty()).map(str::to_owned)
+    }
+
+    /// How long the server asks to wait before the stream is taken up again.
+    pub(super) fn retry(&self) -> Option<Duration> {
+        self.reader.retry_ms().map(Duration::from_millis)
+    }
+}
+
+/// What a body claims to be.
+pub(super) enum Media {
+    Json,
+    Events,
+    None,
+    Other(String),
+}
+
+/// What the headers of a response say that its body is.
+pub(super) fn media_type(headers: &HeaderMap) -> Media {
+    let Some(value) = headers.get(CONTENT_TYPE) else { return Media::None };
+    let text = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
+    match text.split(';').next().unwrap_or_default().trim() {
+        "application/json" => Media::Json,
+        "text/event-stream" => Media::Events,
+        other => Media::Other(super::child::quote(other, 100)),
+    }
+}
