@@ -61,8 +61,15 @@ pub(super) fn server(t: &Table<'_>) -> Server {
     });
     let mut allowed_hosts = t.list("allowed_hosts", value::host).unwrap_or_default();
     allowed_hosts.extend(public_url.as_ref().and_then(host_header));
+    let listen = t.read("listen", value::socket).unwrap_or(default.listen);
+    if !listen.ip().is_loopback() && allowed_hosts.is_empty() {
+        let what = "no request can be addressed to this server: no Host is allowed, and only loopback \
+                    names are good by themselves";
+        let remedy = "set public_url, or name the hosts that clients use in allowed_hosts";
+        t.warn("listen", Complaint::new(what, remedy));
+    }
     Server {
-        listen: t.read("listen", value::socket).unwrap_or(default.listen),
+        listen,
         path: t.read("path", value::path).unwrap_or(default.path),
         allowed_hosts,
         allowed_origins: t.list("allowed_origins", value::origin).unwrap_or_default(),

@@ -347,6 +347,7 @@ fn anonymous_access_from_the_network_is_an_error() {
     let drawn = mistakes(
         r#"[server]
 listen = "0.0.0.0:8642"
+allowed_hosts = ["weir.lan"]
 [auth]
 mode = "anonymous"
 [upstreams.house]
@@ -355,9 +356,9 @@ prompts_dir = "p"
     );
     insta::assert_snapshot!(drawn, @r#"
     error: auth.mode: server.listen is 0.0.0.0:8642, where anybody on the network could enter without a key
-     --> weir.toml:4:8
+     --> weir.toml:5:8
       |
-    4 | mode = "anonymous"
+    5 | mode = "anonymous"
       |        ^^^^^^^^^^^ remove it and define a client, listen on 127.0.0.1, or start with --allow-anonymous-network if somebody else keeps the door
     "#);
 }
@@ -572,6 +573,27 @@ prompts_dir = "p"
       |
     2 | mode = "required"
       |        ^^^^^^^^^^ add a [clients.<name>] table
+    "#);
+}
+
+#[test]
+fn a_network_address_that_no_host_leads_to_is_a_warning() {
+    let drawn = warnings(
+        r#"[server]
+listen = "0.0.0.0:8642"
+[upstreams.house]
+prompts_dir = "p"
+[clients.a]
+role = "local"
+key_sha256 = ["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"]
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    warning: server.listen: no request can be addressed to this server: no Host is allowed, and only loopback names are good by themselves
+     --> weir.toml:2:10
+      |
+    2 | listen = "0.0.0.0:8642"
+      |          ^^^^^^^^^^^^^^ set public_url, or name the hosts that clients use in allowed_hosts
     "#);
 }
 
