@@ -28,7 +28,7 @@ Hello, {{who}}!
 /// Counts what a legacy client is told of without asking.
 #[derive(Clone, Default)]
 pub(crate) struct Listener {
-    prompts_changed: Arc<Notify>,
+    pub(crate) prompts_changed: Arc<Notify>,
 }
 
 impl ClientHandler for Listener {

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use rmcp::model::{
     ArgumentInfo, CallToolRequestParams, CompleteRequestParams, GetPromptRequestParams,
-    ReadResourceRequestParams, Reference,
+    ReadResourceRequestParams, Reference, SubscriptionFilter,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -245,4 +245,31 @@ async fn real_servers_of_both_eras_work_beside_a_broken_one() {
         assert!(served.stop().await);
     };
     local.run_until(everyone).await;
+}
+
+#[tokio::test]
+async fn a_real_servers_change_reaches_clients_of_both_eras_whatever_era_the_server_is_spoken_to_in()
+ {
+    for era in ["legacy", "modern"] {
+        let server = fastmcp().await;
+        let url = &server.url;
+        let fleet = Fleet::new(&format!("[upstreams.weather]\nurl = {url:?}\nera = {era:?}\n"));
+        let mut served = fleet.serve().await;
+        served.listed("weather").await;
+        let (old_ear, new_ear) = (Listener::default(), Listener::default());
+        let old = over_http(&served, legacy(), &old_ear).await;
+        let new = over_http(&served, modern(), &new_ear).await;
+        let filter = SubscriptionFilter::builder().prompts_list_changed().build();
+        let mut changes = soon(new.listen(filter)).await.unwrap();
+
+        call(&new, "weather__add_prompt", json!({ "name": "storm" })).await;
+
+        soon(old_ear.prompts_changed.notified()).await;
+        assert!(soon(changes.next()).await.unwrap().is_some());
+        for client in [&old, &new] {
+            let text = prompt(client, "weather__storm", json!({ "topic": "wind" })).await;
+            assert_eq!(text, "storm: wind");
+        }
+        assert!(served.stop().await);
+    }
 }
