@@ -63,6 +63,11 @@ impl Rules {
         Self::new(&["*"], &[])
     }
 
+    /// Whether these rules let everything in, which can be seen without looking at it.
+    pub fn allow_everything(&self) -> bool {
+        self.deny.is_empty() && self.allow.iter().any(|pattern| pattern.as_str() == "*")
+    }
+
     /// Whether `text` is let in.
     pub fn allow(&self, text: &str) -> bool {
         let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(text));
@@ -101,6 +106,7 @@ mod tests {
         let rules = Rules::new(&["a*"], &["ab*"]);
         assert!(rules.allow("ac") && !rules.allow("abc") && !rules.allow("b"));
         assert!(!Rules::default().allow("a"));
+        assert!(Rules::everything().allow_everything() && !rules.allow_everything());
     }
 
     proptest! {

@@ -24,7 +24,8 @@ impl Role {
 
     /// Whether the role may use an item, by its upstream's own name or URI.
     pub fn allows(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> bool {
-        self.rules(kind).allow(&format!("{upstream}/{own}"))
+        let rules = self.rules(kind);
+        rules.allow_everything() || rules.allow(&format!("{upstream}/{own}"))
     }
 
     /// Whether any rule lets the role use anything of this upstream; what is denied by name is not
