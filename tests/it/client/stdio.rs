@@ -1,0 +1,101 @@
+//! A client over lines.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use weir::json::Object;
+use weir::mcp::meta;
+use weir::rpc::Id;
+
+type Routes = Arc<Mutex<HashMap<Bytes, mpsc::UnboundedSender<Bytes>>>>;
+
+/// The client's end of a pair of pipes.
+pub(crate) struct Stdio {
+    lines: mpsc::UnboundedSender<Vec<u8>>,
+    routes: Routes,
+    strays: tokio::sync::Mutex<mpsc::UnboundedReceiver<Bytes>>,
+    _open: DropGuard,
+}
+
+/// A request that is under way.
+pub(super) struct Exchange {
+    messages: mpsc::UnboundedReceiver<Bytes>,
+}
+
+impl Stdio {
+    pub(super) fn new(io: DuplexStream, tasks: &TaskTracker) -> Self {
+        let (input, mut output) = tokio::io::split(io);
+        let (lines, mut to_write) = mpsc::unbounded_channel::<Vec<u8>>();
+        let (stray, strays) = mpsc::unbounded_channel();
+        let routes = Routes::default();
+        let stop = CancellationToken::new();
+        let writing = stop.clone();
+        tasks.spawn(async move {
+            while let Some(Some(line)) = writing.run_until_cancelled(to_write.recv()).await {
+                if output.write_all(&line).await.is_err() {
+                    break;
+                }
+            }
+            // The other side sees the end of its input.
+            let _ = output.shutdown().await;
+        });
+        let (reading, table) = (stop.clone(), Arc::clone(&routes));
+        tasks.spawn(async move {
+            let mut input = BufReader::new(input).lines();
+            while let Some(Ok(Some(line))) = reading.run_until_cancelled(input.next_line()).await {
+                deliver(&table, &stray, line.into());
+            }
+            table.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        });
+        Self { lines, routes, strays: strays.into(), _open: stop.drop_guard() }
+    }
+
+    /// Sends a line.
+    pub(crate) fn send(&self, line: &[u8]) {
+        // If the other side is gone the test will see no answer.
+        let _ = self.lines.send([line, b"\n"].concat());
+    }
+
+    /// Sends a request.
+    pub(super) fn ask(&self, id: &Id, message: &[u8]) -> Exchange {
+        let (sender, messages) = mpsc::unbounded_channel();
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        routes.insert(id.as_bytes().clone(), sender);
+        self.send(message);
+        Exchange { messages }
+    }
+
+    /// The next message that belongs to no request.
+    pub(crate) async fn stray(&self) -> Option<Bytes> {
+        self.strays.lock().await.recv().await
+    }
+}
+
+impl Exchange {
+    pub(super) async fn next(&mut self) -> Option<Bytes> {
+        self.messages.recv().await
+    }
+}
+
+/// Hands a message to the request that it belongs to: by its id, its subscription, or its progress
+/// token, which tests make equal to the request's id.
+fn deliver(routes: &Routes, stray: &mpsc::UnboundedSender<Bytes>, line: Bytes) {
+    let message = Object::parse(line.clone()).expect("a line is an object");
+    let params = message.get_object("params").unwrap_or_default();
+    let subscription =
+        params.get_object("_meta").and_then(|inner| inner.get_bytes(meta::SUBSCRIPTION_ID));
+    let key =
+        message.get_bytes("id").or(subscription).or_else(|| params.get_bytes(meta::PROGRESS_TOKEN));
+    let mut routes = routes.lock().unwrap_or_else(PoisonError::into_inner);
+    let route = key.as_ref().and_then(|key| routes.get(key)).unwrap_or(stray);
+    // Whoever has left misses it.
+    let _ = route.send(line);
+    if let (Some(key), false) = (key, message.has("method")) {
+        routes.remove(&key);
+    }
+}

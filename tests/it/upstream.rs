@@ -1,0 +1,595 @@
+//! Scripted upstreams: a server as data, and a handle to play with it while it runs.
+//!
+//! A [`Script`] says what the server speaks and lists. The [`Upstream`] that it becomes answers lists,
+//! gets, calls, reads and completions by itself; a test changes its lists, gives a method another
+//! [`Answer`], or takes a method into its own hands with [`Upstream::hold`]. What a careful server
+//! would object to in what it is sent (a missing header, an id that comes twice, a method that it never
+//! declared) is noted, and [`Upstream::surprises`] tells.
+//!
+//! Knows nothing of: the house in front of it.
+
+mod call;
+mod http;
+mod stdio;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use weir::json::{self, Object};
+use weir::mcp::kind::{Kind, Topic};
+use weir::mcp::meta;
+use weir::rpc::{self, Id, Request};
+
+use crate::cell::Side;
+pub(crate) use call::{Call, Cancelled};
+use call::{Out, Sink};
+
+/// How long, on the paused clock, a condition may take to come true.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
+
+/// A server as data.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    pub(crate) side: Side,
+    lists: [Vec<String>; 4],
+    page_size: usize,
+    probe: Probe,
+    replies: Replies,
+    capabilities: String,
+    ttl_ms: u64,
+}
+
+/// How a legacy server takes `server/discover`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Probe {
+    /// It never answers.
+    Silent,
+    /// With this error.
+    Error(i64),
+    /// It ends (stdio).
+    Exit,
+    /// With this HTTP status and a body that is no JSON.
+    Status(u16),
+}
+
+/// How a server answers over HTTP when it has a choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replies {
+    /// As one JSON object, unless notes come before.
+    Json,
+    /// As an event stream.
+    Events,
+}
+
+/// What a method is answered with from now on.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// This `result`, byte for byte.
+    Result(String),
+    /// This `error`, byte for byte.
+    Error(String),
+    /// Nothing, ever.
+    Silence,
+    /// The connection ends.
+    HangUp,
+    /// This HTTP status.
+    Status(u16),
+}
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) params: Bytes,
+    pub(crate) headers: hyper::HeaderMap,
+}
+
+/// A running script. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Upstream {
+    script: Arc<Script>,
+    state: Arc<Mutex<State>>,
+    /// Counts what has happened, for whoever waits for something.
+    moved: watch::Sender<u64>,
+    tasks: TaskTracker,
+}
+
+struct State {
+    lists: [Vec<String>; 4],
+    answers: HashMap<String, Answer>,
+    held: HashMap<String, mpsc::UnboundedSender<Call>>,
+    seen: Vec<Seen>,
+    ears: Vec<Ear>,
+    /// Sinks of requests that are never answered.
+    hung: Vec<Sink>,
+    /// Open requests by conversation and id, to be told when they are cancelled.
+    open: HashMap<(u64, Id), CancellationToken>,
+    /// Ids by conversation that have been used.
+    used: HashSet<(u64, Id)>,
+    sessions: HashMap<String, u64>,
+    numbers: u64,
+    is_down: bool,
+    /// Ends the connections and processes of this life.
+    life: CancellationToken,
+    surprises: Vec<String>,
+}
+
+/// A stream on which changes are announced.
+struct Ear {
+    /// The conversation that it belongs to.
+    of: u64,
+    sink: Sink,
+    /// The listen request's id and filter; `None` in the legacy era.
+    listen: Option<(Id, Object)>,
+}
+
+impl Script {
+    /// A server that lists nothing.
+    pub(crate) fn new(side: Side) -> Self {
+        let capabilities = r#"{"prompts":{"listChanged":true},"tools":{"listChanged":true},"resources":{"listChanged":true},"completions":{}}"#;
+        let probe = if side.is_http() { Probe::Status(400) } else { Probe::Error(-32601) };
+        Self {
+            side,
+            lists: Default::default(),
+            page_size: 100,
+            probe,
+            replies: Replies::Json,
+            capabilities: capabilities.into(),
+            ttl_ms: 3_600_000,
+        }
+    }
+
+    /// A server with two items of each kind, called a and b.
+    pub(crate) fn full(side: Side) -> Self {
+        Kind::ALL.into_iter().fold(Self::new(side), |script, kind| script.items(kind, &["a", "b"]))
+    }
+
+    pub(crate) fn items(mut self, kind: Kind, names: &[&str]) -> Self {
+        self.lists[kind.index()].extend(names.iter().map(|name| definition(kind, name)));
+        self
+    }
+
+    pub(crate) fn prompts(self, names: &[&str]) -> Self {
+        self.items(Kind::Prompt, names)
+    }
+
+    /// Adds an item as it is written.
+    pub(crate) fn raw(mut self, kind: Kind, definition: &str) -> Self {
+        self.lists[kind.index()].push(definition.into());
+        self
+    }
+
+    pub(crate) fn paged(self, page_size: usize) -> Self {
+        Self { page_size, ..self }
+    }
+
+    pub(crate) fn probe(self, probe: Probe) -> Self {
+        Self { probe, ..self }
+    }
+
+    pub(crate) fn replies(self, replies: Replies) -> Self {
+        Self { replies, ..self }
+    }
+
+    pub(crate) fn capabilities(self, capabilities: &str) -> Self {
+        Self { capabilities: capabilities.into(), ..self }
+    }
+}
+
+/// An item as these scripts define it.
+pub(crate) fn definition(kind: Kind, name: &str) -> String {
+    let key = own_key(kind, name);
+    match kind {
+        Kind::Prompt => format!(r#"{{"name":"{key}"}}"#),
+        Kind::Tool => format!(r#"{{"name":"{key}","inputSchema":{{"type":"object"}}}}"#),
+        Kind::Resource => format!(r#"{{"uri":"{key}","name":"{name}"}}"#),
+        Kind::Template => format!(r#"{{"uriTemplate":"{key}","name":"{name}"}}"#),
+    }
+}
+
+/// The key under which these scripts list an item.
+pub(crate) fn own_key(kind: Kind, name: &str) -> String {
+    match kind {
+        Kind::Prompt | Kind::Tool => name.into(),
+        Kind::Resource => format!("file:///{name}"),
+        Kind::Template => format!("{name}:///{{path}}"),
+    }
+}
+
+// === What a test does with it ===
+
+impl Upstream {
+    pub(crate) fn start(script: Script, tasks: &TaskTracker) -> Self {
+        let state = State {
+            lists: script.lists.clone(),
+            answers: HashMap::new(),
+            held: HashMap::new(),
+            seen: Vec::new(),
+            ears: Vec::new(),
+            hung: Vec::new(),
+            open: HashMap::new(),
+            used: HashSet::new(),
+            sessions: HashMap::new(),
+            numbers: 0,
+            is_down: false,
+            life: CancellationToken::new(),
+            surprises: Vec::new(),
+        };
+        let state = Arc::new(Mutex::new(state));
+        Self { script: script.into(), state, moved: watch::Sender::new(0), tasks: tasks.clone() }
+    }
+
+    pub(crate) fn side(&self) -> Side {
+        self.script.side
+    }
+
+    /// Lists one more item and announces it.
+    pub(crate) async fn add(&self, kind: Kind, name: &str) {
+        self.change(kind, |list| list.push(definition(kind, name))).await;
+    }
+
+    pub(crate) async fn add_prompt(&self, name: &str) {
+        self.add(Kind::Prompt, name).await;
+    }
+
+    /// Lists an item no longer and announces it.
+    pub(crate) async fn remove(&self, kind: Kind, name: &str) {
+        let gone = definition(kind, name);
+        self.change(kind, |list| list.retain(|item| *item != gone)).await;
+    }
+
+    /// Changes a list and announces it, once somebody listens.
+    pub(crate) async fn change(&self, kind: Kind, change: impl FnOnce(&mut Vec<String>)) {
+        self.until_heard(kind.topic()).await;
+        change(&mut self.lock().lists[kind.index()]);
+        self.announce(kind.topic());
+    }
+
+    /// Says that a list has changed, whether or not it has.
+    pub(crate) fn announce(&self, topic: Topic) {
+        let mut state = self.lock();
+        state.ears.retain(|ear| !ear.sink.is_closed());
+        for ear in state.ears.iter().filter(|ear| ear.hears(topic)) {
+            ear.sink.send(Out::Note(ear.notification(topic)));
+        }
+    }
+
+    /// Waits until a change of this topic would reach somebody.
+    pub(crate) async fn until_heard(&self, topic: Topic) {
+        let what = format!("somebody listens for {topic:?}");
+        let heard =
+            |state: &State| state.ears.iter().any(|ear| !ear.sink.is_closed() && ear.hears(topic));
+        self.until(&what, heard).await;
+    }
+
+    /// Gives a method another answer, from now on.
+    pub(crate) fn answer(&self, method: &str, answer: Answer) {
+        self.lock().answers.insert(method.into(), answer);
+    }
+
+    /// Answers a method with this result, from now on.
+    pub(crate) fn result(&self, method: &str, result: &str) {
+        self.answer(method, Answer::Result(result.into()));
+    }
+
+    /// Lets a method be answered as at the start.
+    pub(crate) fn behave(&self, method: &str) {
+        let mut state = self.lock();
+        state.answers.remove(method);
+        state.held.remove(method);
+    }
+
+    /// Takes a method into the test's own hands.
+    pub(crate) fn hold(&self, method: &str) -> Held {
+        let (sender, calls) = mpsc::unbounded_channel();
+        self.lock().held.insert(method.into(), sender);
+        Held { calls }
+    }
+
+    /// How many requests for this method have come.
+    pub(crate) fn count(&self, method: &str) -> usize {
+        self.lock().seen.iter().filter(|seen| seen.method == method).count()
+    }
+
+    /// How many requests have come in all.
+    pub(crate) fn requests(&self) -> usize {
+        self.lock().seen.len()
+    }
+
+    /// The latest request for this method.
+    pub(crate) fn last(&self, method: &str) -> Seen {
+        let state = self.lock();
+        let seen = state.seen.iter().rev().find(|seen| seen.method == method);
+        seen.unwrap_or_else(|| panic!("no {method} has come")).clone()
+    }
+
+    /// Waits until so many requests for this method have come.
+    pub(crate) async fn until_count(&self, method: &str, count: usize) {
+        let what = format!("{count} times {method}");
+        let come =
+            |state: &State| state.seen.iter().filter(|seen| seen.method == method).count() >= count;
+        self.until(&what, come).await;
+    }
+
+    /// Ends every connection and takes no new one.
+    pub(crate) fn go_down(&self) {
+        let mut state = self.lock();
+        state.is_down = true;
+        state.end_life();
+    }
+
+    /// Takes connections again.
+    pub(crate) fn come_up(&self) {
+        self.lock().is_down = false;
+    }
+
+    /// Ends every connection; new ones are welcome.
+    pub(crate) fn restart(&self) {
+        self.lock().end_life();
+    }
+
+    /// Forgets every session: whoever uses one gets 404.
+    pub(crate) fn forget_sessions(&self) {
+        self.lock().sessions.clear();
+    }
+
+    /// What a careful server would have objected to.
+    pub(crate) fn surprises(&self) -> Vec<String> {
+        self.lock().surprises.clone()
+    }
+
+    async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
+        let mut moved = self.moved.subscribe();
+        let come_true = async {
+            while !condition(&self.lock()) {
+                moved.changed().await.expect("the sender is ours");
+            }
+        };
+        let in_time = tokio::time::timeout(PATIENCE, come_true).await;
+        in_time.unwrap_or_else(|_| panic!("waited in vain until {what}; {:#?}", self.lock().seen));
+    }
+}
+
+/// A method in the test's own hands.
+pub(crate) struct Held {
+    calls: mpsc::UnboundedReceiver<Call>,
+}
+
+impl Held {
+    /// The next call, once it comes.
+    pub(crate) async fn next(&mut self) -> Call {
+        let call = tokio::time::timeout(PATIENCE, self.calls.recv()).await;
+        call.expect("a call in time").expect("the method is held")
+    }
+
+    /// Whether a call has come that nobody took.
+    pub(crate) fn is_idle(&mut self) -> bool {
+        self.calls.is_empty()
+    }
+}
+
+// === What it does by itself ===
+
+impl Upstream {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a life for a connection: its number, and the token that ends it.
+    fn connected(&self) -> io::Result<(u64, CancellationToken)> {
+        let mut state = self.lock();
+        if state.is_down {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        Ok((state.number(), state.life.child_token()))
+    }
+
+    fn note_surprise(&self, surprise: impl Into<String>) {
+        self.lock().surprises.push(surprise.into());
+    }
+
+    /// Somebody listens from now on.
+    fn listened(&self, ear: Ear) {
+        self.lock().ears.push(ear);
+        self.move_on();
+    }
+
+    fn move_on(&self) {
+        self.moved.send_modify(|count| *count += 1);
+    }
+
+    /// Takes a request of conversation `of` and sends what there is to say to `sink`.
+    fn receive(&self, of: u64, request: Request, headers: hyper::HeaderMap, sink: Sink) {
+        let Request { id, method, params } = request;
+        self.check(of, &id, &method, &params);
+        let seen = Seen { method: method.to_string(), params: params.to_bytes(), headers };
+        let (answer, held) = {
+            let mut state = self.lock();
+            state.seen.push(seen);
+            (state.answers.get(&*method).cloned(), state.held.get(&*method).cloned())
+        };
+        self.move_on();
+        if let Some(held) = held {
+            let cancelled = CancellationToken::new();
+            self.lock().open.insert((of, id.clone()), cancelled.clone());
+            let call = Call { method: method.into(), params, id, sink, cancelled };
+            // If the test no longer wants it, dropping the call is the answer.
+            let _ = held.send(call);
+            return;
+        }
+        match answer.unwrap_or_else(|| self.usual_answer(of, &method, &id, &params, &sink)) {
+            Answer::Result(result) => {
+                sink.send(Out::Last(rpc::write_result(&id, result.as_bytes())));
+            }
+            Answer::Error(error) => {
+                sink.send(Out::Last(rpc::write_error(Some(&id), error.as_bytes())));
+            }
+            Answer::Silence => self.lock().hung.push(sink),
+            Answer::HangUp => sink.send(Out::HangUp),
+            Answer::Status(status) => sink.send(Out::Status(status)),
+        }
+    }
+
+    /// Notes what a careful server would object to.
+    fn check(&self, of: u64, id: &Id, method: &str, params: &Object) {
+        if !self.lock().used.insert((of, id.clone())) {
+            self.note_surprise(format!("id {id} came twice, the second time with {method}"));
+        }
+        let meta = params.get_object("_meta").unwrap_or_default();
+        let version = meta.get_string(meta::PROTOCOL_VERSION);
+        if self.script.side.is_modern() {
+            if version.as_deref() != Some(self.script.side.revision.as_str()) {
+                self.note_surprise(format!("{method} speaks {version:?}"));
+            }
+            if !meta.has(meta::CLIENT_CAPABILITIES) {
+                self.note_surprise(format!("{method} without client capabilities"));
+            }
+        } else if version.is_some() && method != "server/discover" {
+            self.note_surprise(format!("{method} with modern _meta"));
+        }
+    }
+
+    fn usual_answer(&self, of: u64, method: &str, id: &Id, params: &Object, sink: &Sink) -> Answer {
+        let script = &self.script;
+        let modern = script.side.is_modern();
+        if let Some(kind) = Kind::of_list_method(method) {
+            return self.page(kind, params);
+        }
+        match method {
+            "server/discover" if modern => Answer::Result(format!(
+                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{},"ttlMs":{},"cacheScope":"public"}}"#,
+                script.side.revision, script.capabilities, script.ttl_ms
+            )),
+            "server/discover" => match script.probe {
+                Probe::Silent => Answer::Silence,
+                Probe::Error(code) => error(code, "what is that?"),
+                Probe::Exit => Answer::HangUp,
+                Probe::Status(status) => Answer::Status(status),
+            },
+            "initialize" if !modern => Answer::Result(format!(
+                r#"{{"protocolVersion":"{}","capabilities":{},"serverInfo":{{"name":"scripted","version":"1"}}}}"#,
+                script.side.revision, script.capabilities
+            )),
+            "ping" if !modern => Answer::Result("{}".into()),
+            "subscriptions/listen" if modern => {
+                let filter = params.get_object("notifications").unwrap_or_default();
+                let ear = Ear { of, sink: sink.clone(), listen: Some((id.clone(), filter)) };
+                ear.sink.send(Out::Note(ear.acknowledgment()));
+                self.listened(ear);
+                Answer::Silence
+            }
+            "prompts/get" => self.complete(r#""messages":[]"#),
+            "tools/call" => self.complete(r#""content":[]"#),
+            "resources/read" if modern => {
+                self.complete(r#""contents":[],"ttlMs":0,"cacheScope":"private""#)
+            }
+            "resources/read" => self.complete(r#""contents":[]"#),
+            "completion/complete" => self.complete(r#""completion":{"values":[]}"#),
+            _ => {
+                self.note_surprise(format!("unknown method {method}"));
+                error(rpc::code::METHOD_NOT_FOUND, "unknown method")
+            }
+        }
+    }
+
+    /// A result with these members, as the script's era writes it.
+    fn complete(&self, members: &str) -> Answer {
+        let result_type = if self.side().is_modern() { r#""resultType":"complete","# } else { "" };
+        Answer::Result(format!("{{{result_type}{members}}}"))
+    }
+
+    fn page(&self, kind: Kind, params: &Object) -> Answer {
+        let start: usize = match params.get_string("cursor").map(|cursor| cursor.parse()) {
+            None => 0,
+            Some(Ok(start)) => start,
+            Some(Err(_)) => return error(rpc::code::INVALID_PARAMS, "unknown cursor"),
+        };
+        let list = self.lock().lists[kind.index()].clone();
+        let end = (start + self.script.page_size).min(list.len());
+        let mut members = format!(
+            r#""{}":[{}]"#,
+            kind.list_member(),
+            list.get(start..end).unwrap_or_default().join(",")
+        );
+        if end < list.len() {
+            members += &format!(r#","nextCursor":"{end}""#);
+        }
+        if self.side().is_modern() {
+            members += &format!(r#","ttlMs":{},"cacheScope":"public""#, self.script.ttl_ms);
+        }
+        self.complete(&members)
+    }
+
+    /// A request is cancelled by a notification.
+    fn cancelled(&self, of: u64, params: &Object) {
+        let mut state = self.lock();
+        let Some(id) = params.get_bytes("requestId").and_then(Id::parse) else {
+            return state.surprises.push("a cancellation without an id".into());
+        };
+        if !state.used.contains(&(of, id.clone())) {
+            state.surprises.push(format!("the unknown request {id} was cancelled"));
+        }
+        state.ears.retain(|ear| {
+            ear.of != of || ear.listen.as_ref().is_none_or(|(listen, _)| *listen != id)
+        });
+        if let Some(call) = state.open.remove(&(of, id)) {
+            call.cancel();
+        }
+        drop(state);
+        self.move_on();
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn end_life(&mut self) {
+        std::mem::take(&mut self.life).cancel();
+        self.ears.clear();
+        self.hung.clear();
+        self.sessions.clear();
+    }
+}
+
+impl Ear {
+    fn hears(&self, topic: Topic) -> bool {
+        let filter = self.listen.as_ref().map(|(_, filter)| filter);
+        filter.is_none_or(|filter| filter.get(topic.filter_member()) == Some("true"))
+    }
+
+    fn notification(&self, topic: Topic) -> Bytes {
+        let mut params = Object::new();
+        if let Some((id, _)) = &self.listen {
+            params.set("_meta", subscription(id));
+        }
+        rpc::write_notification(topic.notification(), &params.to_bytes())
+    }
+
+    fn acknowledgment(&self) -> Bytes {
+        let (id, filter) = self.listen.as_ref().expect("only a listen is acknowledged");
+        let mut params = Object::new();
+        params.set("_meta", subscription(id));
+        params.set("notifications", filter.to_bytes());
+        rpc::write_notification("notifications/subscriptions/acknowledged", &params.to_bytes())
+    }
+}
+
+fn subscription(id: &Id) -> Bytes {
+    let mut meta = Object::new();
+    meta.set(meta::SUBSCRIPTION_ID, id.as_bytes().clone());
+    meta.to_bytes()
+}
+
+fn error(code: i64, message: &str) -> Answer {
+    let message = String::from_utf8_lossy(&json::quote(message)).into_owned();
+    Answer::Error(format!(r#"{{"code":{code},"message":{message}}}"#))
+}

@@ -1,0 +1,109 @@
+//! A call in a test's hands, and the sink through which a server answers.
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use weir::json::Object;
+use weir::mcp::meta;
+use weir::rpc::{self, Id};
+
+use super::PATIENCE;
+
+/// What a server sends for a request.
+#[derive(Debug)]
+pub(super) enum Out {
+    /// A message before the answer.
+    Note(Bytes),
+    /// The answer.
+    Last(Bytes),
+    /// Raw bytes of an answer, as they are.
+    Piece(Bytes),
+    /// No answer: the connection ends.
+    HangUp,
+    /// No answer but this HTTP status.
+    Status(u16),
+}
+
+/// Where a server puts it: the process's output, or the request's own response.
+#[derive(Debug, Clone)]
+pub(super) struct Sink(pub(super) mpsc::UnboundedSender<Out>);
+
+impl Sink {
+    pub(super) fn send(&self, out: Out) {
+        // Whoever is gone misses it, as on any wire.
+        let _ = self.0.send(out);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// A call that waits for the test. Dropped, it is never answered; over HTTP its response breaks off.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) method: String,
+    pub(crate) params: Object,
+    pub(super) id: Id,
+    pub(super) sink: Sink,
+    pub(super) cancelled: CancellationToken,
+}
+
+/// How a server learned that nobody waits for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cancelled {
+    /// By `notifications/cancelled`.
+    Told,
+    /// Its response stream or its process's output was closed.
+    Closed,
+}
+
+impl Call {
+    /// Sends progress, if it is wanted; `members` as in `"progress":1`.
+    pub(crate) fn progress(&self, members: &str) {
+        let meta = self.params.get_object("_meta").unwrap_or_default();
+        let token = meta.get(meta::PROGRESS_TOKEN).expect("the call asks for progress");
+        let params = format!(r#"{{"progressToken":{token},{members}}}"#);
+        self.notify("notifications/progress", &params);
+    }
+
+    /// Whether the call asks for progress.
+    pub(crate) fn wants_progress(&self) -> bool {
+        self.params.get_object("_meta").is_some_and(|meta| meta.has(meta::PROGRESS_TOKEN))
+    }
+
+    /// Sends any notification on the call's stream.
+    pub(crate) fn notify(&self, method: &str, params: &str) {
+        self.sink.send(Out::Note(rpc::write_notification(method, params.as_bytes())));
+    }
+
+    pub(crate) fn result(self, result: &str) {
+        self.sink.send(Out::Last(rpc::write_result(&self.id, result.as_bytes())));
+    }
+
+    pub(crate) fn error(self, error: &str) {
+        self.sink.send(Out::Last(rpc::write_error(Some(&self.id), error.as_bytes())));
+    }
+
+    /// Sends some bytes of the answer; `{id}` in them stands for the request's id.
+    pub(crate) fn piece(&self, bytes: &str) {
+        self.sink.send(Out::Piece(bytes.replace("{id}", &self.id.to_string()).into()));
+    }
+
+    /// Waits until nobody wants the answer any more.
+    pub(crate) async fn cancelled(&self) -> Cancelled {
+        let gone = async {
+            tokio::select! {
+                biased;
+                () = self.cancelled.cancelled() => Cancelled::Told,
+                () = self.sink.0.closed() => Cancelled::Closed,
+            }
+        };
+        tokio::time::timeout(PATIENCE, gone).await.expect("the call is cancelled in time")
+    }
+
+    /// Whether somebody still wants the answer, as far as a server can know.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.cancelled.is_cancelled() && !self.sink.is_closed()
+    }
+}

@@ -1,0 +1,265 @@
+//! A scripted upstream over Streamable HTTP, in both eras.
+
+use std::convert::Infallible;
+use std::io;
+
+use base64::Engine;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+use weir::event_stream;
+use weir::mcp::call;
+use weir::mcp::revision::Revision;
+use weir::rpc::{self, Message};
+
+use super::call::{Out, Sink};
+use super::{Ear, Replies, Upstream};
+
+/// How much either side may write ahead of the other's reading.
+const PIPE: usize = 64 * 1024;
+
+type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+impl Upstream {
+    /// Opens a connection.
+    pub(crate) fn connect(&self) -> io::Result<DuplexStream> {
+        let (_, stop) = self.connected()?;
+        let (ours, theirs) = tokio::io::duplex(PIPE);
+        let upstream = self.clone();
+        let service = service_fn(move |request| {
+            let upstream = upstream.clone();
+            async move { Ok::<_, Infallible>(upstream.serve(request).await) }
+        });
+        let serving = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(ours), service);
+        self.tasks.spawn(async move {
+            // A connection that breaks off is what many tests want.
+            let _ = stop.run_until_cancelled(serving).await;
+        });
+        Ok(theirs)
+    }
+
+    async fn serve(&self, request: Request<Incoming>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        let modern = self.side().is_modern();
+        match head.method {
+            Method::POST => {
+                let Ok(body) = body.collect().await else { return status(400) };
+                self.post(head.headers, body.to_bytes()).await
+            }
+            Method::GET if !modern => match self.session(&head.headers) {
+                Ok(of) => {
+                    let (sender, outs) = mpsc::unbounded_channel();
+                    self.listened(Ear { of, sink: Sink(sender), listen: None });
+                    events(outs, None)
+                }
+                Err(refusal) => status(refusal),
+            },
+            Method::DELETE if !modern => match self.session(&head.headers) {
+                Ok(of) => {
+                    self.lock().sessions.retain(|_, session| *session != of);
+                    status(200)
+                }
+                Err(refusal) => status(refusal),
+            },
+            _ => {
+                let mut refusal = status(405);
+                refusal.headers_mut().insert(ALLOW, "POST".parse().expect("a header value"));
+                refusal
+            }
+        }
+    }
+
+    async fn post(&self, headers: HeaderMap, body: Bytes) -> Response<Body> {
+        let accept = text(&headers, ACCEPT.as_str()).unwrap_or_default();
+        if !accept.contains("application/json") || !accept.contains("text/event-stream") {
+            self.note_surprise(format!("a POST that accepts {accept:?}"));
+        }
+        let message = match Message::parse(body.clone()) {
+            Ok(message) => message,
+            Err(invalid) => {
+                self.note_surprise(format!("an odd body: {invalid}: {body:?}"));
+                return status(400);
+            }
+        };
+        let method = match &message {
+            Message::Request(request) => &*request.method,
+            _ => "",
+        };
+        let modern = self.side().is_modern();
+        let stateless = modern || matches!(method, "initialize" | "server/discover");
+        let opens = !modern && method == "initialize";
+        let of = match self.session(&headers) {
+            _ if stateless => self.lock().number(),
+            Ok(of) => of,
+            Err(refusal) => return status(refusal),
+        };
+        let request = match message {
+            Message::Request(request) => request,
+            Message::Notification(note) => {
+                match &*note.method {
+                    "notifications/initialized" if !modern => {}
+                    "notifications/cancelled" if !modern => self.cancelled(of, &note.params),
+                    other => self.note_surprise(format!("unknown notification {other}")),
+                }
+                return status(202);
+            }
+            Message::Answer(_) => {
+                self.note_surprise("an answer to nothing");
+                return status(202);
+            }
+        };
+        if modern {
+            self.check_headers(&headers, &request);
+        }
+        let (sender, outs) = mpsc::unbounded_channel();
+        let method = request.method.clone();
+        self.receive(of, request, headers, Sink(sender));
+        let mut response = self.respond(outs, &method).await;
+        if opens && response.status() == StatusCode::OK {
+            let session = format!("session-{of}");
+            let value = session.parse().expect("a header value");
+            response.headers_mut().insert("mcp-session-id", value);
+            self.lock().sessions.insert(session, of);
+        }
+        response
+    }
+
+    /// The conversation that a legacy request belongs to, or the status with which it is refused.
+    fn session(&self, headers: &HeaderMap) -> Result<u64, u16> {
+        let session = text(headers, "mcp-session-id").ok_or(400_u16)?;
+        let of = *self.lock().sessions.get(&session).ok_or(404_u16)?;
+        let revision = self.side().revision;
+        if revision >= Revision::V2025_06_18 {
+            let version = text(headers, "mcp-protocol-version");
+            if version.as_deref() != Some(revision.as_str()) {
+                self.note_surprise(format!("a session's request speaks {version:?}"));
+            }
+        }
+        Ok(of)
+    }
+
+    /// Spec 2026-07-28, streamable HTTP, request metadata: the headers repeat the body.
+    fn check_headers(&self, headers: &HeaderMap, request: &rpc::Request) {
+        let method = &*request.method;
+        let member = call::Method::of(method).and_then(call::Method::header_member);
+        let name = member.and_then(|member| request.params.get_string(member));
+        for (header, expected) in [
+            ("mcp-protocol-version", Some(self.side().revision.as_str())),
+            ("mcp-method", Some(method)),
+            ("mcp-name", name.as_deref()),
+        ] {
+            let found = text(headers, header).map(|value| decoded(&value));
+            if found.as_deref() != expected {
+                self.note_surprise(format!("{method}: {header} is {found:?}, not {expected:?}"));
+            }
+        }
+        if headers.contains_key("mcp-session-id") {
+            self.note_surprise(format!("{method} with a session"));
+        }
+    }
+
+    async fn respond(
+        &self,
+        mut outs: mpsc::UnboundedReceiver<Out>,
+        method: &str,
+    ) -> Response<Body> {
+        let as_events = self.script.replies == Replies::Events;
+        match outs.recv().await {
+            Some(Out::Last(answer)) if !as_events => {
+                // What a client of the modern era tells a legacy server by (versioning, HTTP).
+                let unknown = method != "server/discover"
+                    && self.side().is_modern()
+                    && answer.windows(6).any(|window| window == b"-32601");
+                json(
+                    if unknown { 404 } else { 200 },
+                    Full::new(answer).map_err(never).boxed_unsync(),
+                )
+            }
+            Some(Out::Piece(first)) => {
+                let rest = stream::unfold(outs, |mut outs| async {
+                    match outs.recv().await {
+                        Some(Out::Piece(piece)) => Some((Ok(Frame::data(piece)), outs)),
+                        Some(Out::HangUp) => Some((Err(io::ErrorKind::BrokenPipe.into()), outs)),
+                        _ => None,
+                    }
+                });
+                let first = stream::once(async { Ok(Frame::data(first)) });
+                json(200, StreamBody::new(first.chain(rest)).boxed_unsync())
+            }
+            Some(Out::Status(code)) => status(code),
+            Some(Out::HangUp) | None => {
+                let cut = stream::once(async { Err(io::ErrorKind::BrokenPipe.into()) });
+                json(200, StreamBody::new(cut).boxed_unsync())
+            }
+            first @ Some(Out::Note(_) | Out::Last(_)) => events(outs, first),
+        }
+    }
+}
+
+/// An event stream that ends with the answer.
+fn events(outs: mpsc::UnboundedReceiver<Out>, first: Option<Out>) -> Response<Body> {
+    // What comes next, and where from; `None` behind the end.
+    let next = |state: Option<(Option<Out>, mpsc::UnboundedReceiver<Out>)>| async {
+        let (first, mut outs) = state?;
+        let out = match first {
+            Some(first) => Some(first),
+            None => outs.recv().await,
+        };
+        Some(match out {
+            Some(Out::Note(note)) => {
+                (Ok(Frame::data(event_stream::write_message(&note))), Some((None, outs)))
+            }
+            Some(Out::Last(answer)) => {
+                (Ok(Frame::data(event_stream::write_message(&answer))), None)
+            }
+            Some(Out::Piece(piece)) => (Ok(Frame::data(piece)), Some((None, outs))),
+            Some(Out::HangUp | Out::Status(_)) => (Err(io::ErrorKind::BrokenPipe.into()), None),
+            None => return None,
+        })
+    };
+    let body = StreamBody::new(stream::unfold(Some((first, outs)), next)).boxed_unsync();
+    let mut response = Response::new(body);
+    let value = "text/event-stream".parse().expect("a header value");
+    response.headers_mut().insert(CONTENT_TYPE, value);
+    response
+}
+
+fn json(code: u16, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(code).expect("a status");
+    let value = "application/json".parse().expect("a header value");
+    response.headers_mut().insert(CONTENT_TYPE, value);
+    response
+}
+
+fn status(code: u16) -> Response<Body> {
+    let mut response = Response::new(Full::new(Bytes::new()).map_err(never).boxed_unsync());
+    *response.status_mut() = StatusCode::from_u16(code).expect("a status");
+    response
+}
+
+fn never(never: Infallible) -> io::Error {
+    match never {}
+}
+
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    Some(headers.get(name)?.to_str().expect("an ASCII header").to_owned())
+}
+
+/// A header's value without the sentinel (spec, value encoding).
+fn decoded(value: &str) -> String {
+    let inner = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
+    let Some(inner) = inner else { return value.to_owned() };
+    let bytes = base64::engine::general_purpose::STANDARD.decode(inner).expect("base64");
+    String::from_utf8(bytes).expect("UTF-8")
+}

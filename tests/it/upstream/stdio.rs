@@ -1,0 +1,119 @@
+//! A scripted upstream as a process: lines in, lines out.
+
+use std::io;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use weir::rpc::Message;
+use weir::upstream::dial::{Child, Process};
+
+use super::call::{Out, Sink};
+use super::{Ear, Upstream};
+
+/// How much either side may write ahead of the other's reading.
+const PIPE: usize = 64 * 1024;
+
+impl Upstream {
+    /// Starts the process.
+    pub(crate) fn spawn(&self) -> io::Result<Child> {
+        let (number, stop) = self.connected()?;
+        let (ours, theirs) = tokio::io::duplex(PIPE);
+        let (stdout, stdin) = tokio::io::split(theirs);
+        self.run(number, ours, stop.clone());
+        Ok(Child {
+            stdin: Box::new(stdin),
+            stdout: Box::new(stdout),
+            stderr: None,
+            process: Box::new(InMemory(stop)),
+        })
+    }
+
+    /// Opens a conversation without the process around it.
+    pub(crate) fn pipe(&self) -> io::Result<DuplexStream> {
+        let (number, stop) = self.connected()?;
+        let (ours, theirs) = tokio::io::duplex(PIPE);
+        self.run(number, ours, stop);
+        Ok(theirs)
+    }
+
+    fn run(&self, number: u64, io: DuplexStream, stop: CancellationToken) {
+        let (input, output) = tokio::io::split(io);
+        let (sender, outs) = mpsc::unbounded_channel();
+        self.tasks.spawn(write(output, outs, stop.clone()));
+        let upstream = self.clone();
+        self.tasks.spawn(async move {
+            let reading = upstream.read(number, input, Sink(sender));
+            stop.run_until_cancelled(reading).await;
+            // A server whose input has ended exits.
+            stop.cancel();
+        });
+    }
+
+    async fn read(&self, number: u64, input: ReadHalf<DuplexStream>, sink: Sink) {
+        let mut lines = BufReader::new(input).lines();
+        let mut initialized = false;
+        while let Ok(Some(line)) = lines.next_line().await {
+            match Message::parse(line.clone().into()) {
+                Ok(Message::Request(request)) => {
+                    let early =
+                        matches!(&*request.method, "initialize" | "server/discover" | "ping");
+                    if !self.side().is_modern() && !initialized && !early {
+                        self.note_surprise(format!("{} before initialized", request.method));
+                    }
+                    self.receive(number, request, hyper::HeaderMap::new(), sink.clone());
+                }
+                Ok(Message::Notification(note)) => match &*note.method {
+                    "notifications/initialized" if !self.side().is_modern() => {
+                        initialized = true;
+                        self.listened(Ear { of: number, sink: sink.clone(), listen: None });
+                    }
+                    "notifications/cancelled" => self.cancelled(number, &note.params),
+                    other => self.note_surprise(format!("unknown notification {other}")),
+                },
+                Ok(Message::Answer(_)) | Err(_) => self.note_surprise(format!("odd line {line}")),
+            }
+        }
+    }
+}
+
+async fn write(
+    mut output: WriteHalf<DuplexStream>,
+    mut outs: mpsc::UnboundedReceiver<Out>,
+    stop: CancellationToken,
+) {
+    loop {
+        let out = tokio::select! {
+            () = stop.cancelled() => return,
+            out = outs.recv() => out,
+        };
+        let bytes = match out {
+            Some(Out::Note(line) | Out::Last(line)) => [&line[..], b"\n"].concat(),
+            Some(Out::Piece(piece)) => piece.to_vec(),
+            Some(Out::HangUp | Out::Status(_)) | None => return stop.cancel(),
+        };
+        let written = stop.run_until_cancelled(output.write_all(&bytes)).await;
+        if !matches!(written, Some(Ok(()))) {
+            return stop.cancel();
+        }
+    }
+}
+
+/// The life of a process that is none.
+struct InMemory(CancellationToken);
+
+impl Process for InMemory {
+    fn wait(&mut self) -> BoxFuture<'_, String> {
+        self.0.cancelled().map(|()| "ended".to_owned()).boxed()
+    }
+
+    fn terminate(&mut self) {
+        self.0.cancel();
+    }
+
+    fn kill(&mut self) {
+        self.0.cancel();
+    }
+}
