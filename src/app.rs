@@ -1,24 +1,84 @@
-//! Builds the rooms, owns their tasks and the token that stops them. (API skeleton: filled in once config has landed.)
+//! Builds the rooms, owns their tasks and the tokens that stop them.
+//!
+//! The order of closing is the order of a request, from the door inward: doors stop taking requests,
+//! what is under way ends, and only then do the upstreams lose their connections.
+
+mod settings;
 
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::catalog::Catalog;
+use crate::config::Config;
+use crate::downstream::Door;
 use crate::gateway::Gateway;
+use crate::policy::Policy;
+use crate::upstream::Upstream;
 use crate::upstream::dial::Dial;
 
-/// The running house without its doors.
-pub struct App {}
+/// The running house.
+pub struct App {
+    gateway: Arc<Gateway>,
+    door: Arc<Door>,
+    doors: TaskTracker,
+    stop_doors: CancellationToken,
+    upstreams: TaskTracker,
+    stop_upstreams: CancellationToken,
+}
 
 impl App {
-    /// Opens the rooms: connects upstreams in the background and returns at once.
-    pub fn open(_config: &(), _dial: Arc<dyn Dial>) -> Self {
-        unimplemented!()
+    /// Opens the rooms and returns at once: upstreams are connected in the background.
+    pub fn open(config: &Config, dial: Arc<dyn Dial>) -> Self {
+        let (doors, stop_doors) = (TaskTracker::new(), CancellationToken::new());
+        let (upstreams, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
+        let start = |settings| {
+            Upstream::start(settings, Arc::clone(&dial), &upstreams, stop_upstreams.child_token())
+        };
+        let gateway = Gateway::open(
+            Policy::new(settings::policy(config)),
+            Catalog::new(settings::catalog(config)),
+            config.upstreams.iter().map(settings::upstream).map(start).collect(),
+            &upstreams,
+            &stop_upstreams,
+        );
+        let settings = settings::downstream(config);
+        let door = Door::new(Arc::clone(&gateway), settings, doors.clone(), stop_doors.clone());
+        Self { gateway, door, doors, stop_doors, upstreams, stop_upstreams }
     }
+
     /// What the doors lead to.
     pub fn gateway(&self) -> &Arc<Gateway> {
-        unimplemented!()
+        &self.gateway
     }
-    /// Stops every upstream and waits for the last task.
+
+    /// What connections are served with.
+    pub fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
+
+    /// Opens a door: runs it until [`App::stop_doors`], and [`App::drained`] waits for it.
+    pub fn spawn_door(&self, door: impl Future<Output = ()> + Send + 'static) {
+        self.doors.spawn(door);
+    }
+
+    /// Ends the doors: no new requests; what is under way goes on until [`App::close`].
+    pub fn stop_doors(&self) {
+        self.stop_doors.cancel();
+    }
+
+    /// Waits until the last request has ended. Never ends before [`App::stop_doors`] was called.
+    pub async fn drained(&self) {
+        self.doors.close();
+        self.doors.wait().await;
+    }
+
+    /// Stops every upstream and waits for their last task.
     pub async fn close(self) {
-        unimplemented!()
+        self.stop_doors.cancel();
+        self.stop_upstreams.cancel();
+        self.upstreams.close();
+        self.upstreams.wait().await;
     }
 }

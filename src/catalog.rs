@@ -1,151 +1,321 @@
-//! What each policy may see of all upstreams. (API skeleton: bodies to be written by the catalog's author.)
+//! What each role may see of all upstreams.
+//!
+//! The catalog turns per-upstream [`Snapshot`]s into one [`View`] per role. A view holds an item only
+//! if its role may use it, so looking a name up is routing and authorization at once, and "forbidden"
+//! cannot be told from "unknown".
+//!
+//! On the way a snapshot becomes a *shelf*: what leaves its upstream at all, under public names, each
+//! item rendered once. A role's *part* is what its filter lets through of a shelf. The parts of all
+//! upstreams merge into a *table*, and the tables of all kinds are the view. A publish filters its own
+//! upstream's items anew and merges the tables of its own kind; nothing else is touched.
+//!
+//! Invariant: a view changes exactly when something its role can see has changed. What is hidden from a
+//! role neither wakes who watches its view, nor takes a URI from another upstream in it.
+//!
+//! Concurrency: there is one writer at a time, behind a lock. Who reads a view never waits for it: a
+//! view is a value behind an `Arc`, replaced whole.
+//!
+//! Knows nothing of: clients, transports, protocol eras, and how a role is written down.
 
-use std::sync::Arc;
-use std::time::Duration;
+mod cursor;
+mod shelf;
+mod table;
+mod template;
+#[cfg(test)]
+mod tests;
+mod uri;
+mod view;
 
-use bytes::Bytes;
+pub use cursor::{BadCursor, Cursor};
+pub use shelf::{Problem, Problems, Reason};
+pub use view::{Page, Target, View};
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::mcp::item::Item;
-use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
+use shelf::Shelf;
+use table::Table;
 
-/// Decides what one role may see.
+/// Decides what one role may see. It is asked while the catalog is locked: it must neither wait nor
+/// call the catalog.
 pub trait Filter: Send + Sync + 'static {
     /// Whether the role may use this item, by its upstream's own name or URI.
     fn allows(&self, kind: Kind, upstream: &UpstreamName, key: &str) -> bool;
-    /// Whether the role may use anything at all of this upstream.
+    /// Whether the role may use anything at all of this upstream. Where it may not, `allows` is not
+    /// asked.
     fn reaches(&self, upstream: &UpstreamName) -> bool;
 }
 
 /// How one upstream's items are shown.
 #[derive(Debug, Clone)]
 pub struct Outlet {
+    /// The upstream's name in the file.
     pub name: UpstreamName,
+    /// What its public names begin with; no two outlets have the same.
     pub prefix: UpstreamName,
+    /// Which prompts leave the upstream at all, by their own names.
     pub prompts: Rules,
+    /// Which tools leave the upstream at all, by their own names.
     pub tools: Rules,
-    /// Resources and templates.
+    /// Which resources and templates leave the upstream at all.
     pub resources: Rules,
     /// (kind, own name, new name): changes the item's part of the public name.
     pub rename: Vec<(Kind, String, String)>,
 }
 
+impl Outlet {
+    /// Whether the item leaves the upstream at all.
+    fn lets_out(&self, kind: Kind, own: &str) -> bool {
+        let rules = match kind {
+            Kind::Prompt => &self.prompts,
+            Kind::Tool => &self.tools,
+            Kind::Resource | Kind::Template => &self.resources,
+        };
+        rules.allow(own)
+    }
+}
+
+/// How the merged lists are made.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// How public names are made.
     pub naming: Naming,
-    /// In the order of the file.
+    /// One per upstream, in the order of the file.
     pub outlets: Vec<Outlet>,
+    /// How many items a page holds at most.
     pub page_items: usize,
+    /// How many bytes of items a page holds at most; a larger item has a page to itself.
     pub page_bytes: usize,
 }
 
 /// All that one upstream lists of one kind.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
+    /// The items, as listed.
     pub items: Vec<Item>,
     /// When the upstream's own time to live ends, if it gave one.
-    pub fresh_until: Option<tokio::time::Instant>,
+    pub fresh_until: Option<Instant>,
 }
 
-/// Something that was left out of the lists, and why; for the operator.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    pub upstream: UpstreamName,
-    pub kind: Kind,
-    pub text: String,
+/// The snapshots of all upstreams, and the views that are in use.
+pub struct Catalog {
+    settings: Arc<Settings>,
+    /// By role name. Apart from the writer's lock, so that entering never waits for a rebuild.
+    in_use: RwLock<HashMap<Box<str>, Feed>>,
+    writer: Mutex<Writer>,
 }
 
-pub struct Catalog {}
+/// Where a role's view is handed out.
+type Feed = Arc<watch::Sender<Arc<View>>>;
+
+/// What the single writer works on. Everything per upstream is in the order of the file.
+struct Writer {
+    sources: Vec<Source>,
+    viewers: Vec<Viewer>,
+}
+
+/// What is known of one upstream.
+#[derive(Default)]
+struct Source {
+    /// Per kind; `None` until it is listed for the first time.
+    shelves: [Option<Shelf>; 4],
+    completes: bool,
+}
 
 impl Catalog {
-    pub fn new(_settings: Settings) -> Self {
-        unimplemented!()
+    /// A catalog of upstreams of which none has been listed.
+    pub fn new(settings: Settings) -> Self {
+        let sources = settings.outlets.iter().map(|_| Source::default()).collect();
+        Self {
+            settings: Arc::new(settings),
+            in_use: RwLock::default(),
+            writer: Mutex::new(Writer { sources, viewers: Vec::new() }),
+        }
     }
-    pub fn publish(&self, _upstream: &UpstreamName, _kind: Kind, _snapshot: Snapshot) {
-        unimplemented!()
+
+    /// Replaces what an upstream lists of one kind, and wakes who watches a view that shows it.
+    pub fn publish(&self, upstream: &UpstreamName, kind: Kind, snapshot: Snapshot) {
+        let Some(at) = self.place_of(upstream) else { return };
+        let writer = &mut *self.write();
+        let place = &mut writer.sources[at].shelves[kind.index()];
+        let shelf = Shelf::stock(&self.settings, at, kind, snapshot, place.as_ref());
+        let reported = place.as_ref().is_some_and(|old| old.problems == shelf.problems);
+        if !reported && !shelf.problems.is_empty() {
+            let problems = &shelf.problems;
+            tracing::warn!(%upstream, %kind, %problems, "some items are left out of the list");
+        }
+        *place = Some(shelf);
+        for viewer in &mut writer.viewers {
+            viewer.follow(&self.settings, &writer.sources, at, kind);
+        }
     }
-    /// Whether the upstream completes arguments.
-    pub fn set_completions(&self, _upstream: &UpstreamName, _completions: bool) {
-        unimplemented!()
+
+    /// Tells whether the upstream completes arguments.
+    pub fn set_completions(&self, upstream: &UpstreamName, completions: bool) {
+        let Some(at) = self.place_of(upstream) else { return };
+        let writer = &mut *self.write();
+        writer.sources[at].completes = completions;
+        for viewer in &writer.viewers {
+            let view = View::clone(&viewer.feed.borrow());
+            viewer.show(&self.settings, &writer.sources, view);
+        }
     }
-    pub fn problems(&self) -> Vec<Problem> {
-        unimplemented!()
+
+    /// The view of a role, made at its first use and kept up to date. The filter that came with the
+    /// first use of a role's name holds.
+    ///
+    /// The receiver has seen the present view: it hears of what changes from now on.
+    pub fn view(&self, role: &str, filter: &Arc<dyn Filter>) -> watch::Receiver<Arc<View>> {
+        if let Some(feed) = self.feed(role) {
+            return feed.subscribe();
+        }
+        let writer = &mut *self.write();
+        // Somebody else may have come first while this one waited for the lock.
+        if let Some(feed) = self.feed(role) {
+            return feed.subscribe();
+        }
+        let viewer = Viewer::new(&self.settings, &writer.sources, filter);
+        let feed = Arc::clone(&viewer.feed);
+        writer.viewers.push(viewer);
+        let mut in_use = self.in_use.write().unwrap_or_else(PoisonError::into_inner);
+        in_use.insert(role.into(), Arc::clone(&feed));
+        feed.subscribe()
     }
-    /// The view of a role, made at its first use and kept up to date.
-    pub fn view(&self, _role: &str, _filter: &Arc<dyn Filter>) -> watch::Receiver<Arc<View>> {
-        unimplemented!()
+
+    /// What is left out of the lists at present, and why: by upstream in the order of the file, and by
+    /// kind. Only where there is something to tell.
+    pub fn problems(&self) -> Vec<(UpstreamName, Kind, Problems)> {
+        let writer = self.write();
+        let mut found = Vec::new();
+        for (outlet, source) in self.settings.outlets.iter().zip(&writer.sources) {
+            for (kind, shelf) in Kind::ALL.into_iter().zip(&source.shelves) {
+                let problems = shelf.iter().map(|shelf| &shelf.problems);
+                let problems = problems.filter(|problems| !problems.is_empty());
+                found.extend(problems.map(|them| (outlet.name.clone(), kind, them.clone())));
+            }
+        }
+        found
+    }
+
+    fn feed(&self, role: &str) -> Option<Feed> {
+        self.in_use.read().unwrap_or_else(PoisonError::into_inner).get(role).cloned()
+    }
+
+    /// The writer's lock. A panic under it can only come from a filter; each step leaves the state whole,
+    /// so that the next writer can go on, and what was cut off is a view that stays as it was.
+    fn write(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place_of(&self, upstream: &UpstreamName) -> Option<usize> {
+        let place = self.settings.outlets.iter().position(|outlet| outlet.name == *upstream);
+        if place.is_none() {
+            tracing::error!(%upstream, "an upstream without an outlet was published");
+        }
+        place
     }
 }
 
-#[derive(Debug)]
-pub struct View {}
+// === Viewer ===
 
-impl View {
-    /// Cuts the page that begins after `after`. No upstream is contacted.
-    pub fn page(&self, _kind: Kind, _after: Option<&Cursor>) -> Page {
-        unimplemented!()
-    }
-    /// The item of this public key, for get, call and completion.
-    pub fn resolve(&self, _kind: Kind, _key: &str) -> Option<Arc<Target>> {
-        unimplemented!()
-    }
-    /// The upstream that a URI belongs to: listed, matched by a template, or the only one of its scheme and authority.
-    pub fn resolve_uri(&self, _uri: &str) -> Option<Arc<Target>> {
-        unimplemented!()
-    }
-    /// Whether a visible upstream completes arguments.
-    pub fn completions(&self) -> bool {
-        unimplemented!()
-    }
-    /// Upstreams that this role can reach and that have not been listed yet.
-    pub fn missing(&self, _kind: Kind) -> &[UpstreamName] {
-        unimplemented!()
-    }
-    /// Whether what this view shows under a topic differs from what `older` shows.
-    pub fn differs(&self, _older: &View, _topic: Topic) -> bool {
-        unimplemented!()
-    }
+/// A role whose view is in use.
+struct Viewer {
+    filter: Arc<dyn Filter>,
+    /// Per upstream: whether the role may use anything of it.
+    reaches: Vec<bool>,
+    /// Per kind, per upstream: what the filter lets through.
+    parts: [Vec<Vec<Arc<Target>>>; 4],
+    feed: Feed,
 }
 
-/// An item that its holder may reach: only a view hands one out.
-#[derive(Debug)]
-pub struct Target {
-    pub kind: Kind,
-    pub upstream: UpstreamName,
-    /// The upstream's own name or URI.
-    pub own: Box<str>,
-    /// The public name or URI.
-    pub key: Box<str>,
-    /// The definition under the public name, as it stands in lists.
-    pub json: Bytes,
-}
-
-pub struct Page {
-    /// The items' JSON, joined by commas.
-    pub items: Bytes,
-    pub count: usize,
-    /// Where the next page begins; `None` on the last.
-    pub next: Option<Cursor>,
-    /// Upstreams that the list misses.
-    pub partial: Vec<UpstreamName>,
-    /// How long the list may be kept, if upstreams said so.
-    pub fresh_for: Option<Duration>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cursor {}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("unreadable cursor")]
-pub struct BadCursor;
-
-impl Cursor {
-    pub fn parse(_text: &str, _kind: Kind) -> Result<Self, BadCursor> {
-        unimplemented!()
+impl Viewer {
+    fn new(settings: &Arc<Settings>, sources: &[Source], filter: &Arc<dyn Filter>) -> Self {
+        let outlets = &settings.outlets;
+        let reaches = outlets.iter().map(|outlet| filter.reaches(&outlet.name)).collect();
+        let view = View::empty(Arc::clone(settings), Arc::clone(filter));
+        let mut viewer = Self {
+            filter: Arc::clone(filter),
+            reaches,
+            parts: std::array::from_fn(|_| vec![Vec::new(); outlets.len()]),
+            feed: Arc::new(watch::Sender::new(Arc::new(view.clone()))),
+        };
+        let mut view = view;
+        for kind in Kind::ALL {
+            for at in 0..outlets.len() {
+                viewer.parts[kind.index()][at] = viewer.part(sources, at, kind);
+            }
+            let table = Table::merge(outlets, &viewer.parts[kind.index()]);
+            view.tables[kind.index()] = Arc::new(table);
+        }
+        viewer.show(settings, sources, view);
+        viewer
     }
-    pub fn encode(&self, _kind: Kind) -> String {
-        unimplemented!()
+
+    /// Takes up what one upstream newly lists of one kind.
+    fn follow(&mut self, settings: &Settings, sources: &[Source], at: usize, kind: Kind) {
+        // Nothing in this view may depend on an upstream that it does not reach: not even its times.
+        if !self.reaches[at] {
+            return;
+        }
+        let mut view = View::clone(&self.feed.borrow());
+        let part = self.part(sources, at, kind);
+        let parts = &mut self.parts[kind.index()];
+        if part != parts[at] {
+            parts[at] = part;
+            let table = Table::merge(&settings.outlets, parts);
+            // What changed may be hidden behind another upstream's URI all the same.
+            if table != *view.tables[kind.index()] {
+                view.tables[kind.index()] = Arc::new(table);
+            }
+        }
+        self.show(settings, sources, view);
+    }
+
+    /// What the role may see of one shelf.
+    fn part(&self, sources: &[Source], at: usize, kind: Kind) -> Vec<Arc<Target>> {
+        let Some(shelf) = &sources[at].shelves[kind.index()] else { return Vec::new() };
+        if !self.reaches[at] {
+            return Vec::new();
+        }
+        let allowed =
+            |target: &&Arc<Target>| self.filter.allows(kind, &target.upstream, &target.own);
+        shelf.targets.iter().filter(allowed).cloned().collect()
+    }
+
+    /// Completes a view by what hangs on the state of upstreams and not on their items, and puts it in
+    /// the old one's place. Who watches is woken only if the role can see the difference; a list's time
+    /// to live alone is none.
+    fn show(&self, settings: &Settings, sources: &[Source], mut view: View) {
+        for kind in Kind::ALL {
+            let reached = || {
+                let all = settings.outlets.iter().zip(sources).zip(&self.reaches);
+                all.filter(|(_, reaches)| **reaches).map(|((outlet, source), _)| {
+                    (&outlet.name, source.shelves[kind.index()].as_ref())
+                })
+            };
+            let missing =
+                reached().filter(|(_, shelf)| shelf.is_none()).map(|(name, _)| name.clone());
+            let mut missing: Vec<_> = missing.collect();
+            missing.sort();
+            view.missing[kind.index()] = missing.into();
+            let shelves = reached().filter_map(|(_, shelf)| shelf);
+            view.fresh_until[kind.index()] = shelves.filter_map(|shelf| shelf.fresh_until).min();
+        }
+        view.completions = settings.outlets.iter().zip(sources).any(|(outlet, source)| {
+            let shows = |kind: Kind| !view.tables[kind.index()].of(&outlet.name).is_empty();
+            source.completes && (shows(Kind::Prompt) || shows(Kind::Template))
+        });
+        self.feed.send_if_modified(|shown| {
+            let visible = !view.looks_like(shown);
+            *shown = Arc::new(view);
+            visible
+        });
     }
 }

@@ -98,14 +98,34 @@ impl Gateway {
         Ok(self.guest(principal, anonymous))
     }
 
-    /// Lets in whoever holds the program and its configuration: the command line, and the client at
-    /// the other end of `weir stdio`.
+    /// Lets in a client by its name, for whoever holds the program and its configuration.
+    pub fn enter_as(self: &Arc<Self>, client: &str) -> Option<Guest> {
+        Some(self.guest(self.policy.principal(client)?, false))
+    }
+
+    /// Lets in the client at the other end of `weir stdio`, under a role.
     pub fn enter_locally(self: &Arc<Self>, role: &str) -> Guest {
         self.guest(Principal { name: "local".into(), role: role.into() }, true)
     }
 
+    /// Lets in whoever holds the program and its configuration: nothing is hidden.
+    pub fn enter_as_operator(self: &Arc<Self>) -> Guest {
+        // No role of the configuration can have this name.
+        let principal = Principal { name: "operator".into(), role: "*".into() };
+        self.with_role(principal, Role::everything().into(), true)
+    }
+
     fn guest(self: &Arc<Self>, principal: Principal, anonymous: bool) -> Guest {
         let role = self.policy.role(&principal);
+        self.with_role(principal, role, anonymous)
+    }
+
+    fn with_role(
+        self: &Arc<Self>,
+        principal: Principal,
+        role: Arc<Role>,
+        anonymous: bool,
+    ) -> Guest {
         let public = anonymous && *role == Role::everything();
         let filter: Arc<dyn Filter> = Arc::new(ByRole(role));
         let view = self.catalog.view(&principal.role, &filter);
@@ -118,7 +138,7 @@ impl Gateway {
     }
 
     /// What was left out of the lists, and why.
-    pub fn problems(&self) -> Vec<catalog::Problem> {
+    pub fn problems(&self) -> Vec<(UpstreamName, Kind, catalog::Problems)> {
         self.catalog.problems()
     }
 

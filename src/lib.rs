@@ -1,7 +1,23 @@
-//! Weir.
+//! Weir: one MCP endpoint in front of many MCP servers.
+//!
+//! The floor plan, from the ground up. A room uses rooms on lower floors only; ARCHITECTURE.md walks a
+//! request through them.
+//!
+//! | floor | rooms |
+//! | --- | --- |
+//! | 6, the office | [`config`] what the operator wrote, [`app`] builds the rooms, [`cli`] the commands |
+//! | 5, the doors | [`downstream`] clients of both eras, over HTTP and stdio |
+//! | 4 | [`gateway`] the request, in one screen |
+//! | 3, siblings | [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
+//! | 2 | [`mcp`] the protocol, in no dialect |
+//! | 1 | [`rpc`] JSON-RPC |
+//! | 0, text | [`json`], [`line`], [`event_stream`] |
 
 pub mod app;
 pub mod catalog;
+pub mod cli;
+pub mod config;
+pub mod downstream;
 pub mod event_stream;
 pub mod gateway;
 pub mod json;

@@ -1,2 +1,7 @@
 //! The `weir` program.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    weir::cli::run()
+}

@@ -1,77 +1,141 @@
-//! One live upstream. (API skeleton: bodies to be written by the upstream room's author.)
+//! One live upstream: an MCP server that is found, opened, kept open and asked.
+//!
+//! Promises: a call is written to a wire once, and once more only when the first was refused unexecuted.
+//! Every call ends: with a reply, or with an [`Error`] that says whether it may have run. Dropping a
+//! call's future cancels it at the server. A server that is down, slow, endless or talkative costs the
+//! others nothing.
+//!
+//! A *wire* (`stdio`, `http`) carries bytes and knows no era; a *dialect* (`legacy`, `modern`) dresses
+//! what goes out and reads what comes back. `probe` chooses between the dialects, `supervisor` is the
+//! one task that keeps the connection.
+//!
+//! Knows nothing of: clients, public names, policy, and what the items mean.
 
+mod backoff;
+mod board;
+mod child;
+mod connection;
 pub mod dial;
+mod ear;
+mod handle;
+pub mod host;
+mod http;
+mod legacy;
+pub mod library;
+mod modern;
+mod pool;
+mod probe;
+mod prompts;
+mod reply;
+mod stdio;
+mod supervisor;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod walk;
+mod wire;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::{HeaderMap, Uri};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::mcp::call::{Call, Reply};
 use crate::mcp::item::Item;
-use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
-use dial::{Command, Dial};
+use dial::Command;
 
+pub use handle::Upstream;
+
+/// What an upstream runs on.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// What it is called here.
     pub name: UpstreamName,
+    /// Where it is.
     pub source: Source,
     /// `None`: find out.
     pub era: Option<Era>,
+    /// How long things may take.
     pub timeouts: Timeouts,
+    /// When to try again.
     pub retry: Retry,
+    /// How much it may send, and how many calls it gets.
     pub limits: Limits,
 }
 
+/// Where an upstream is.
 #[derive(Debug, Clone)]
 pub enum Source {
-    Library { dir: PathBuf },
+    /// The built-in prompt library.
+    Library {
+        /// The folder of Markdown files.
+        dir: PathBuf,
+    },
+    /// A child process that speaks over stdio.
     Process(Command),
-    Http { url: Uri, headers: HeaderMap },
+    /// A server on the network.
+    Http {
+        /// Its endpoint.
+        url: Uri,
+        /// Headers to add to every request.
+        headers: HeaderMap,
+    },
 }
 
+/// How long things may take.
 #[derive(Debug, Clone)]
 pub struct Timeouts {
+    /// From its start until it is ready.
     pub startup: Duration,
+    /// One list, through all its pages.
     pub list: Duration,
+    /// One call, or the silence in it if progress counts.
     pub call: Duration,
+    /// One call in all.
     pub call_max: Duration,
+    /// Whether progress begins `call` anew.
     pub reset_on_progress: bool,
 }
 
+/// When to connect again.
 #[derive(Debug, Clone)]
 pub struct Retry {
+    /// The first pause; it doubles each time.
     pub backoff: Duration,
+    /// The longest pause.
     pub max_backoff: Duration,
+    /// Whether pauses vary.
     pub jitter: bool,
 }
 
+/// How much an upstream may send, and how many calls it gets.
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// Calls in flight.
     pub concurrency: usize,
+    /// The largest message, in bytes.
     pub max_message: usize,
+    /// The longest list, in items.
     pub max_items: usize,
+    /// The longest list, in pages.
     pub max_pages: usize,
 }
-
-/// A handle to an upstream and the task that keeps it connected. Cheap to clone.
-#[derive(Clone)]
-pub struct Upstream {}
 
 /// How an upstream is doing.
 #[derive(Debug, Clone)]
 pub enum Status {
     /// Has neither connected nor failed yet.
     Starting,
+    /// Connected.
     Up(Arc<About>),
-    /// Why, in words fit for the operator.
+    /// Not connected.
     Down {
+        /// Why, in words fit for the operator.
         reason: String,
     },
 }
@@ -81,12 +145,26 @@ pub enum Status {
 pub struct About {
     /// Counts connections: a new number means that everything has to be listed again.
     pub epoch: u64,
+    /// The revision that is spoken with it.
     pub revision: Revision,
     /// `stdio`, `http` or `library`.
     pub wire: &'static str,
     /// Which topics it declares.
     pub topics: [bool; 3],
+    /// Whether it completes arguments.
     pub completions: bool,
+}
+
+impl About {
+    /// The era that is spoken with it.
+    pub fn era(&self) -> Era {
+        self.revision.era()
+    }
+
+    /// Whether it declares this topic.
+    pub fn has(&self, topic: Topic) -> bool {
+        self.topics[topic.index()]
+    }
 }
 
 /// How often each topic was said to have changed, over all connections.
@@ -94,27 +172,35 @@ pub struct About {
 pub struct Changes(pub [u64; 3]);
 
 /// All pages of a list.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Listing {
+    /// The items, each key once.
     pub items: Vec<Item>,
     /// Which limit cut it short.
     pub truncated: Option<String>,
+    /// How long it may be kept, if the upstream says so: the least of its pages' times.
     pub ttl: Option<Duration>,
 }
 
+/// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not connected. Nothing was sent.
+    /// Not connected, or turned away unheard. Nothing was executed.
     #[error("not connected: {0}")]
     Unavailable(String),
+    /// Too many calls are under way. Nothing was sent.
+    #[error("too many calls under way")]
+    Busy {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// The connection broke before the reply was there; the call may have run.
     #[error("the connection broke: {0}")]
     Broke(String),
+    /// No reply in time; the call was cancelled, and may have run.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    /// Too many calls are under way.
-    #[error("too many calls under way")]
-    Busy { retry_after: Duration },
+    /// The reply is larger than this many bytes.
     #[error("a message of more than {0} bytes")]
     TooLarge(usize),
     /// The upstream broke the protocol.
@@ -122,40 +208,9 @@ pub enum Error {
     Protocol(String),
 }
 
-impl Upstream {
-    /// Starts the task that keeps the upstream connected until `stop`.
-    pub fn start(
-        _settings: Settings,
-        _dial: Arc<dyn Dial>,
-        _tasks: &TaskTracker,
-        _stop: CancellationToken,
-    ) -> Self {
-        unimplemented!()
-    }
-    pub fn name(&self) -> &UpstreamName {
-        unimplemented!()
-    }
-    pub fn status(&self) -> watch::Receiver<Status> {
-        unimplemented!()
-    }
-    pub fn changes(&self) -> watch::Receiver<Changes> {
-        unimplemented!()
-    }
-    /// Lists a kind through all pages. A kind that the upstream does not declare is empty and it is not asked.
-    pub async fn list(&self, _kind: Kind) -> Result<Listing, Error> {
-        unimplemented!()
-    }
-    /// Sends a call, once. Dropping the future cancels it.
-    pub async fn call(&self, _call: Call) -> Result<Reply, Error> {
-        unimplemented!()
-    }
-}
-
-impl About {
-    pub fn era(&self) -> Era {
-        self.revision.era()
-    }
-    pub fn has(&self, topic: Topic) -> bool {
-        self.topics[topic.index()]
-    }
+/// What Weir says of itself where no client is behind a request.
+fn client_info() -> Bytes {
+    Bytes::from_static(
+        concat!("{\"name\":\"weir\",\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}").as_bytes(),
+    )
 }

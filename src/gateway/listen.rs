@@ -16,7 +16,6 @@ use crate::mcp::kind::Topic;
 const SPACING: Duration = Duration::from_secs(1);
 
 /// A guest's open ear.
-#[derive(Debug)]
 pub struct Listen {
     view: watch::Receiver<Arc<View>>,
     /// For each topic the view as it was when the client was last told.

@@ -1,0 +1,195 @@
+//! Whether a URI could have come from a URI template (RFC 6570).
+//!
+//! Values are not extracted: all that is asked is whose URI it is. `{x}` stands for a run of at least one
+//! character other than `/`; an expression with an operator, such as `{+x}`, `{/x*}` or `{?q}`, for any
+//! run, the empty one included.
+//!
+//! Promise: the work is at most template times URI, and a caller can bound it over many templates;
+//! there is no backtracking.
+//! Knows nothing of: what an expression's names mean, percent-encoding.
+
+/// How much work the templates of one upstream may cost for one URI: far more than honest ones do, and
+/// about a millisecond.
+pub(super) const MAX_STEPS: usize = 1 << 20;
+
+/// Whether `template` could yield `uri`. Takes what it costs from `steps`; when nothing is left the
+/// answer is no.
+pub(super) fn matches(template: &str, uri: &str, steps: &mut usize) -> bool {
+    // Most templates fail at their first letters; that is told without further ado.
+    let head = template.find('{').unwrap_or(template.len());
+    if !spend(steps, head + 1) || !uri.starts_with(&template[..head]) {
+        return false;
+    }
+    let Some(rest) = template.get(head..).filter(|rest| !rest.is_empty()) else {
+        return uri.len() == head;
+    };
+    let text = &uri.as_bytes()[head..];
+    // At which places in `text` the template can be, after the pieces so far.
+    let mut places = vec![false; text.len() + 1];
+    places[0] = true;
+    for piece in Pieces(rest) {
+        let Some(piece) = piece else { return false };
+        let reached = places.iter().filter(|place| **place).count();
+        let cost = match piece {
+            Piece::Literal(literal) => reached * literal.len(),
+            Piece::Segment | Piece::Any => 0,
+        };
+        if reached == 0 || !spend(steps, text.len() + 1 + cost) {
+            return false;
+        }
+        piece.advance(text, &mut places);
+    }
+    places[text.len()]
+}
+
+fn spend(steps: &mut usize, cost: usize) -> bool {
+    let left = steps.checked_sub(cost);
+    *steps = left.unwrap_or(0);
+    left.is_some()
+}
+
+/// A piece of a template.
+enum Piece<'a> {
+    Literal(&'a [u8]),
+    /// One character or more, none of them `/`.
+    Segment,
+    Any,
+}
+
+impl Piece<'_> {
+    /// Turns the places that can stand before this piece into those that can stand behind it.
+    fn advance(&self, text: &[u8], places: &mut [bool]) {
+        match self {
+            Self::Literal(literal) => {
+                // From the back: a place that is read has not been written yet.
+                for end in (0..places.len()).rev() {
+                    let start = end.checked_sub(literal.len());
+                    places[end] =
+                        start.is_some_and(|start| places[start] && text[start..end] == **literal);
+                }
+            }
+            Self::Segment => {
+                let mut running = false;
+                // The end stops a run like a slash does.
+                for (place, byte) in places.iter_mut().zip(text.iter().chain(b"/")) {
+                    let starts = std::mem::replace(place, running);
+                    running = *byte != b'/' && (running || starts);
+                }
+            }
+            Self::Any => {
+                let mut reached = false;
+                for place in places {
+                    reached |= *place;
+                    *place = reached;
+                }
+            }
+        }
+    }
+}
+
+/// The pieces of a template; a `None` among them says that it is none.
+struct Pieces<'a>(&'a str);
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Option<Piece<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some(expression) = self.0.strip_prefix('{') else {
+            let (literal, rest) = self.0.split_at(self.0.find('{').unwrap_or(self.0.len()));
+            self.0 = rest;
+            return (!literal.is_empty()).then_some(Some(Piece::Literal(literal.as_bytes())));
+        };
+        let Some((expression, rest)) = expression.split_once('}') else {
+            self.0 = "";
+            return Some(None);
+        };
+        self.0 = rest;
+        Some(match expression.as_bytes() {
+            // Section 2.2: these are reserved, and nobody knows what they yield.
+            [] | [b'=' | b',' | b'!' | b'@' | b'|', ..] => None,
+            [b'+' | b'#' | b'.' | b'/' | b';' | b'?' | b'&', ..] => Some(Piece::Any),
+            _ => Some(Piece::Segment),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(template: &str, uri: &str) -> bool {
+        matches(template, uri, &mut MAX_STEPS.clone())
+    }
+
+    #[test]
+    fn a_plain_expression_is_a_segment_and_one_with_an_operator_anything() {
+        for (template, uri, expected) in [
+            ("note:///{id}", "note:///7", true),
+            ("note:///{id}", "note:///", false),
+            ("note:///{id}", "note:///7/8", false),
+            ("note:///{id}/x", "note:///7/x", true),
+            ("note:///{id}", "todo:///7", false),
+            ("file:///{+path}", "file:///a/b", true),
+            ("file:///{+path}", "file:///", true),
+            ("https://h{/path*}{?q,r}", "https://h/a/b?q=1", true),
+            ("https://h{/path*}{?q,r}", "https://h", true),
+            ("h:/{x}{.kind}", "h:/a.json", true),
+            ("h:/{x}{;p}{&q}{#f}", "h:/a", true),
+            ("h:/{a}-{b}", "h:/1-2-3", true),
+            ("h:/{a}-{b}", "h:/1-", false),
+            ("h:/{x:3}/{y*}", "h:/abc/d", true),
+            ("h:/plain", "h:/plain", true),
+            ("h:/plain", "h:/plainer", false),
+            ("h:/{x}", "h:/\u{e9}", true),
+        ] {
+            assert_eq!(check(template, uri), expected, "{template} for {uri}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_template_matches_nothing() {
+        for (template, uri) in [("a:{", "a:{"), ("a:{}", "a:x"), ("a:{!x}", "a:x"), ("a:{x", "a:x")]
+        {
+            assert!(!check(template, uri), "{template}");
+        }
+    }
+
+    #[test]
+    fn outrageous_templates_run_out_of_steps() {
+        let uri = format!("a:{}", "a".repeat(2_000));
+        let template = format!("a:{}b", "{+x}a".repeat(400));
+        let mut steps = MAX_STEPS;
+        assert!(!matches(&template, &uri, &mut steps));
+        assert!(!matches("a:{+x}", &uri, &mut 10));
+        let mut none = 0;
+        assert!(!matches("a:", "a:", &mut none));
+    }
+
+    proptest! {
+        #[test]
+        fn matching_agrees_with_the_slow_definition(
+            pieces in prop::collection::vec(
+                prop_oneof![Just("{x}"), Just("{+x}"), Just("a"), Just("b/"), Just("/"), Just("ab")],
+                0..7,
+            ),
+            uri in "[ab/]{0,9}",
+        ) {
+            fn slow(pieces: &[&str], uri: &str) -> bool {
+                let Some((piece, rest)) = pieces.split_first() else { return uri.is_empty() };
+                match *piece {
+                    "{x}" => (1..=uri.len())
+                        .any(|n| !uri[..n].contains('/') && slow(rest, &uri[n..])),
+                    "{+x}" => (0..=uri.len()).any(|n| slow(rest, &uri[n..])),
+                    literal => uri.strip_prefix(literal).is_some_and(|after| slow(rest, after)),
+                }
+            }
+            prop_assert_eq!(check(&pieces.concat(), &uri), slow(&pieces, &uri));
+        }
+
+        #[test]
+        fn no_text_makes_the_matcher_panic(template in "[{}a/+é]{0,12}", uri in "[a/é]{0,12}") {
+            check(&template, &uri);
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! What the catalog promises, in examples; in properties in the file beside.
+
+mod properties;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::mcp::kind::Topic;
+
+/// A role made of patterns over `<upstream>/<key>`, the same for all kinds.
+struct Sees(Rules);
+
+impl Filter for Sees {
+    fn allows(&self, _kind: Kind, upstream: &UpstreamName, key: &str) -> bool {
+        self.0.allow(&format!("{upstream}/{key}"))
+    }
+
+    fn reaches(&self, upstream: &UpstreamName) -> bool {
+        let prefix = format!("{upstream}/");
+        let texts = || self.0.allow.iter().map(|pattern| pattern.as_str());
+        texts().any(|text| text.starts_with('*') || text.starts_with(&prefix))
+    }
+}
+
+fn sees(allow: &[&str], deny: &[&str]) -> Arc<dyn Filter> {
+    Arc::new(Sees(Rules::new(allow, deny)))
+}
+
+fn name(text: &str) -> UpstreamName {
+    text.parse().expect(text)
+}
+
+fn outlet(text: &str) -> Outlet {
+    let everything = Rules::everything;
+    Outlet {
+        name: name(text),
+        prefix: name(text),
+        prompts: everything(),
+        tools: everything(),
+        resources: everything(),
+        rename: Vec::new(),
+    }
+}
+
+fn settings(upstreams: &[&str]) -> Settings {
+    let outlets = upstreams.iter().map(|upstream| outlet(upstream)).collect();
+    Settings { naming: Naming::default(), outlets, page_items: 2, page_bytes: 1_000 }
+}
+
+fn catalog(upstreams: &[&str]) -> Catalog {
+    Catalog::new(settings(upstreams))
+}
+
+fn item(kind: Kind, key: &str, version: u8) -> Item {
+    let text = format!(r#"{{"{}":"{key}","v":{version}}}"#, kind.key_member());
+    Item::parse(kind, text.into()).expect("an item")
+}
+
+fn snapshot(kind: Kind, keys: &[&str]) -> Snapshot {
+    let items = keys.iter().map(|key| item(kind, key, 0)).collect();
+    Snapshot { items, fresh_until: None }
+}
+
+impl Catalog {
+    fn lists(&self, upstream: &str, kind: Kind, keys: &[&str]) {
+        self.publish(&name(upstream), kind, snapshot(kind, keys));
+    }
+
+    fn seen(&self, allow: &[&str], deny: &[&str]) -> Arc<View> {
+        let role = format!("{allow:?}{deny:?}");
+        self.view(&role, &sees(allow, deny)).borrow().clone()
+    }
+}
+
+impl View {
+    /// All pages of a list, as public keys.
+    fn keys(&self, kind: Kind) -> Vec<String> {
+        let (mut keys, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.page(kind, after.as_ref());
+            keys.extend(keys_on(&page, kind));
+            after = page.next;
+            if after.is_none() {
+                return keys;
+            }
+        }
+    }
+
+    /// Where a URI goes.
+    fn owner(&self, uri: &str) -> Option<String> {
+        self.resolve_uri(uri).map(|target| target.upstream.to_string())
+    }
+}
+
+fn keys_on(page: &Page, kind: Kind) -> Vec<String> {
+    let items = [b"[", &page.items[..], b"]"].concat().into();
+    let items = crate::json::elements(&items).expect("a page is a list of items");
+    assert_eq!(items.len(), page.count);
+    let keys = items.into_iter().map(|text| Item::parse(kind, text).expect("an item").key.into());
+    keys.collect()
+}
+
+#[test]
+fn the_list_is_in_order_of_upstream_and_name_whatever_the_prefix() {
+    let mut settings = settings(&["b", "a"]);
+    settings.outlets[1].prefix = name("zz");
+    let catalog = Catalog::new(settings);
+    catalog.lists("b", Kind::Tool, &["x", "B", "a"]);
+    catalog.lists("a", Kind::Tool, &["y", "z"]);
+    let keys = catalog.seen(&["*"], &[]).keys(Kind::Tool);
+    assert_eq!(keys, ["zz__y", "zz__z", "b__B", "b__a", "b__x"]);
+}
+
+#[test]
+fn an_item_is_shown_under_its_public_name_and_with_every_other_byte() {
+    let mut settings = settings(&["a"]);
+    settings.outlets[0].rename = vec![(Kind::Prompt, "x".into(), "neat".into())];
+    let catalog = Catalog::new(settings);
+    let publish = |kind, text: &'static str| {
+        let items = vec![Item::parse(kind, text.into()).expect(text)];
+        catalog.publish(&name("a"), kind, Snapshot { items, fresh_until: None });
+    };
+    publish(Kind::Prompt, r#"{"odd":1e400,"name":"x","n":{"name": "x"}}"#);
+    publish(Kind::Resource, "{ \"uri\":\n\"a:b\" , \"name\":\"x\" }");
+    let view = catalog.seen(&["*"], &[]);
+    let prompts = view.page(Kind::Prompt, None).items;
+    assert_eq!(prompts, r#"{"odd":1e400,"name":"a__neat","n":{"name": "x"}}"#);
+    assert_eq!(view.page(Kind::Resource, None).items, r#"{ "uri": "a:b" , "name":"x" }"#);
+    let target = view.resolve(Kind::Prompt, "a__neat").expect("listed");
+    assert_eq!((&*target.own, target.upstream.as_str()), ("x", "a"));
+    assert!(view.resolve(Kind::Prompt, "a__x").is_none());
+}
+
+#[test]
+fn a_page_holds_so_many_items_and_so_many_bytes() {
+    let catalog = Catalog::new(Settings { page_bytes: 45, ..settings(&["a"]) });
+    catalog.lists("a", Kind::Tool, &["a", "b", "c", &"x".repeat(50)]);
+    let view = catalog.seen(&["*"], &[]);
+    let mut sizes = Vec::new();
+    let mut after = None;
+    loop {
+        let page = view.page(Kind::Tool, after.as_ref());
+        sizes.push((page.count, page.items.len() <= 45));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(sizes, [(2, true), (1, true), (1, false)]);
+    assert_eq!(view.page(Kind::Prompt, None).count, 0);
+}
+
+#[test]
+fn a_page_resumes_after_a_name_and_an_upstream_that_have_since_vanished() {
+    let catalog = catalog(&["a", "b", "c"]);
+    for upstream in ["a", "b", "c"] {
+        catalog.lists(upstream, Kind::Tool, &["1"]);
+    }
+    let next = catalog.seen(&["*"], &[]).page(Kind::Tool, None).next.expect("more");
+    catalog.lists("b", Kind::Tool, &[]);
+    let view = catalog.seen(&["*"], &[]);
+    assert_eq!(keys_on(&view.page(Kind::Tool, Some(&next)), Kind::Tool), ["c__1"]);
+    let never = Cursor { upstream: name("aa"), key: "x".into() };
+    assert_eq!(keys_on(&view.page(Kind::Tool, Some(&never)), Kind::Tool), ["c__1"]);
+}
+
+#[test]
+fn what_does_not_leave_its_upstream_is_seen_by_nobody() {
+    let mut settings = settings(&["a"]);
+    settings.outlets[0].tools = Rules::new(&["*"], &["get-env"]);
+    let catalog = Catalog::new(settings);
+    catalog.lists("a", Kind::Tool, &["get-env", "x"]);
+    let view = catalog.seen(&["*"], &[]);
+    assert_eq!(view.keys(Kind::Tool), ["a__x"]);
+    assert!(view.resolve(Kind::Tool, "a__get-env").is_none() && catalog.problems().is_empty());
+}
+
+#[test]
+fn the_first_of_two_with_one_name_is_kept_and_of_two_that_clash_neither() {
+    let mut settings = settings(&["a"]);
+    settings.outlets[0].rename = vec![(Kind::Tool, "old".into(), "new".into())];
+    let catalog = Catalog::new(settings);
+    let mut listed = snapshot(Kind::Tool, &["twice", "new", "old", "fine"]);
+    listed.items.push(item(Kind::Tool, "twice", 1));
+    catalog.publish(&name("a"), Kind::Tool, listed);
+    let view = catalog.seen(&["*"], &[]);
+    assert_eq!(view.keys(Kind::Tool), ["a__fine", "a__twice"]);
+    let twice = view.resolve(Kind::Tool, "a__twice").expect("listed");
+    assert_eq!(twice.json, r#"{"name":"a__twice","v":0}"#);
+
+    let problems = catalog.problems();
+    let [(upstream, Kind::Tool, problems)] = problems.as_slice() else { panic!("{problems:?}") };
+    assert_eq!(upstream.as_str(), "a");
+    assert_eq!(
+        problems.to_string(),
+        r#""new" would be "a__new" like another, rename one of them; "#.to_owned()
+            + r#""old" would be "a__new" like another, rename one of them; "#
+            + r#""twice" is listed twice, the first is kept"#
+    );
+    catalog.lists("a", Kind::Tool, &["fine"]);
+    assert!(catalog.problems().is_empty());
+}
+
+#[test]
+fn problems_are_counted_beyond_a_number() {
+    let catalog = catalog(&["a"]);
+    catalog.lists("a", Kind::Tool, &["x"; 2 * Problems::MAX]);
+    let (_, _, problems) = catalog.problems().remove(0);
+    assert_eq!((problems.first.len(), problems.more), (Problems::MAX, Problems::MAX - 1));
+}
+
+#[test]
+fn an_unchanged_item_stays_the_same_in_memory_and_shares_none_with_its_message() {
+    let catalog = catalog(&["a"]);
+    catalog.lists("a", Kind::Resource, &["r:1", "r:2"]);
+    let before = catalog.seen(&["*"], &[]).resolve(Kind::Resource, "r:1").expect("listed");
+    let message = Bytes::from(format!("{}{}", r#"{"uri":"r:1","v":0}"#, " ".repeat(1_000)));
+    let items = vec![Item::parse(Kind::Resource, message.slice(..19)).expect("an item")];
+    catalog.publish(&name("a"), Kind::Resource, Snapshot { items, fresh_until: None });
+    assert!(message.is_unique());
+    let after = catalog.seen(&["*"], &[]).resolve(Kind::Resource, "r:1").expect("listed");
+    assert!(Arc::ptr_eq(&before, &after));
+}
+
+#[test]
+fn the_first_upstream_in_the_file_that_is_visible_keeps_a_uri() {
+    let catalog = catalog(&["z", "a"]);
+    catalog.lists("z", Kind::Resource, &["r:1", "r:z"]);
+    catalog.lists("a", Kind::Resource, &["r:1", "r:a"]);
+    let all = catalog.seen(&["*"], &[]);
+    assert_eq!(all.keys(Kind::Resource), ["r:a", "r:1", "r:z"]);
+    assert_eq!(all.owner("r:1").as_deref(), Some("z"));
+    let without = catalog.seen(&["*"], &["z/*"]);
+    assert_eq!(without.keys(Kind::Resource), ["r:1", "r:a"]);
+    assert_eq!(without.owner("r:1").as_deref(), Some("a"));
+}
+
+#[test]
+fn a_uri_that_is_not_listed_goes_by_template_and_then_by_origin() {
+    let catalog = catalog(&["a", "b", "c"]);
+    catalog.lists("a", Kind::Template, &["note:///{id}", "wiki://h/{page}"]);
+    catalog.lists("b", Kind::Template, &["wiki://h/{page}/x", "wiki://h/{name}", "note:///{id}"]);
+    catalog.lists("b", Kind::Resource, &["https://b/1"]);
+    catalog.lists("c", Kind::Resource, &["https://c/1", "urn:c"]);
+    let view = catalog.seen(&["*"], &["c/https://c/secret/*"]);
+    for (uri, owner) in [
+        // Both list this very template: it is the first one's, as a URI would be.
+        ("note:///7", Some("a")),
+        ("wiki://h/p", None),
+        ("wiki://h/p/x", Some("b")),
+        ("wiki://h/p/q/r", None),
+        ("https://b/2/3", Some("b")),
+        ("https://c/2", Some("c")),
+        ("https://c/secret/2", None),
+        ("https://c/2/../secret/2", None),
+        ("https://d/1", None),
+        ("urn:d", Some("c")),
+        ("no uri", None),
+    ] {
+        assert_eq!(view.owner(uri).as_deref(), owner, "{uri}");
+    }
+    // To who does not see b, a's template is the only one; and hidden templates lead nowhere.
+    let without_b = catalog.seen(&["*"], &["b/*"]);
+    assert_eq!(without_b.owner("wiki://h/p").as_deref(), Some("a"));
+    assert_eq!(without_b.owner("https://b/1"), None);
+    assert_eq!(view.owner(&format!("https://b/{}", "x".repeat(2_048))), None);
+    let target = view.resolve_uri("https://b/2").expect("by origin");
+    assert_eq!(
+        (&*target.own, &*target.key, target.kind),
+        ("https://b/2", "https://b/2", Kind::Resource)
+    );
+    assert!(view.resolve(Kind::Template, "note:///{id}").is_some());
+}
+
+#[test]
+fn an_outlets_rules_hold_for_uris_that_are_not_listed() {
+    let mut settings = settings(&["a"]);
+    settings.outlets[0].resources = Rules::new(&["r://a/*"], &["r://a/secret*"]);
+    let catalog = Catalog::new(settings);
+    catalog.lists("a", Kind::Template, &["r://a/{+any}"]);
+    let view = catalog.seen(&["*"], &[]);
+    assert_eq!(view.owner("r://a/x").as_deref(), Some("a"));
+    assert_eq!(view.owner("r://a/secret/x"), None);
+}
+
+#[test]
+fn one_upstreams_outrageous_templates_cost_the_others_nothing() {
+    let catalog = catalog(&["a", "b"]);
+    let bad: Vec<String> = (0..50).map(|n| format!("r:/{}{n}", "{+x}a".repeat(300))).collect();
+    catalog.lists("a", Kind::Template, &bad.iter().map(String::as_str).collect::<Vec<_>>());
+    catalog.lists("b", Kind::Template, &["r:/{+x}"]);
+    let uri = format!("r:/{}", "a".repeat(1_500));
+    assert_eq!(catalog.seen(&["*"], &[]).owner(&uri).as_deref(), Some("b"));
+}
+
+#[test]
+fn who_can_see_a_prompt_or_a_template_of_a_completing_upstream_has_completions() {
+    let catalog = catalog(&["a", "b"]);
+    catalog.lists("a", Kind::Tool, &["x"]);
+    catalog.lists("b", Kind::Prompt, &["x"]);
+    let mut all = catalog.view("all", &sees(&["*"], &[]));
+    catalog.set_completions(&name("a"), true);
+    assert!(!all.borrow().completions() && !all.has_changed().expect("open"));
+    catalog.set_completions(&name("b"), true);
+    assert!(all.has_changed().expect("open") && all.borrow_and_update().completions());
+    assert!(!catalog.seen(&["a/*"], &[]).completions());
+    catalog.lists("b", Kind::Prompt, &[]);
+    assert!(!all.borrow().completions());
+}
+
+#[test]
+fn a_list_names_the_upstreams_within_reach_that_were_never_listed() {
+    let catalog = catalog(&["c", "b", "a"]);
+    catalog.lists("b", Kind::Tool, &[]);
+    let mut all = catalog.view("all", &sees(&["*"], &[]));
+    let some = catalog.view("some", &sees(&["a/*", "b/*"], &[]));
+    assert_eq!(all.borrow().page(Kind::Tool, None).partial, [name("a"), name("c")]);
+    assert_eq!(all.borrow_and_update().missing(Kind::Prompt), [name("a"), name("b"), name("c")]);
+    assert_eq!(some.borrow().missing(Kind::Tool), [name("a")]);
+    let before = all.borrow().clone();
+    catalog.lists("c", Kind::Tool, &[]);
+    assert!(all.has_changed().expect("open") && !some.has_changed().expect("open"));
+    assert!(!all.borrow().differs(&before, Topic::Tools));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_fresh_as_long_as_the_first_to_expire_and_that_wakes_nobody() {
+    let catalog = catalog(&["a", "b", "c"]);
+    let mut all = catalog.view("all", &sees(&["a/*", "b/*"], &[]));
+    let publish = |upstream: &str, seconds| {
+        let fresh_until = Some(Instant::now() + Duration::from_secs(seconds));
+        catalog.publish(&name(upstream), Kind::Tool, Snapshot { items: Vec::new(), fresh_until });
+    };
+    for (upstream, seconds) in [("a", 20), ("b", 30), ("c", 1)] {
+        publish(upstream, seconds);
+    }
+    let fresh_for =
+        |all: &watch::Receiver<Arc<View>>| all.borrow().page(Kind::Tool, None).fresh_for;
+    assert_eq!(fresh_for(&all), Some(Duration::from_secs(20)));
+    all.mark_unchanged();
+    publish("a", 40);
+    assert_eq!(fresh_for(&all), Some(Duration::from_secs(30)));
+    assert!(!all.has_changed().expect("open"));
+    tokio::time::advance(Duration::from_secs(31)).await;
+    assert_eq!(fresh_for(&all), Some(Duration::ZERO));
+    assert_eq!(all.borrow().page(Kind::Prompt, None).fresh_for, None);
+}
+
+#[test]
+fn who_comes_later_has_seen_the_present_view() {
+    let catalog = catalog(&["a"]);
+    let first = catalog.view("all", &sees(&["*"], &[]));
+    catalog.lists("a", Kind::Tool, &["x"]);
+    let second = catalog.view("all", &sees(&["*"], &[]));
+    assert!(first.has_changed().expect("open") && !second.has_changed().expect("open"));
+    assert!(Arc::ptr_eq(&first.borrow(), &second.borrow()));
+}
+
+#[test]
+fn a_publish_reaches_a_view_that_nobody_watches() {
+    let catalog = catalog(&["a"]);
+    drop(catalog.view("all", &sees(&["*"], &[])));
+    catalog.lists("a", Kind::Tool, &["x"]);
+    catalog.lists("nobody", Kind::Tool, &["x"]);
+    assert_eq!(catalog.view("all", &sees(&["*"], &[])).borrow().keys(Kind::Tool), ["a__x"]);
+}
+
+#[test]
+fn plain_names_keep_the_order_by_upstream() {
+    let catalog = Catalog::new(Settings { naming: Naming::plain(), ..settings(&["b", "a"]) });
+    catalog.lists("a", Kind::Prompt, &["z", "same"]);
+    catalog.lists("b", Kind::Prompt, &["y", "same"]);
+    let view = catalog.seen(&["*"], &[]);
+    // Plain names are for one upstream; with more, a name is the first one's as a URI would be.
+    assert_eq!(view.keys(Kind::Prompt), ["z", "same", "y"]);
+    assert_eq!(view.resolve(Kind::Prompt, "same").expect("listed").upstream.as_str(), "b");
+}

@@ -1,0 +1,203 @@
+//! What the catalog promises, whatever changes: against a model that knows no tables.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The upstreams, in the order of the file.
+const UPSTREAMS: [&str; 3] = ["b", "c", "a"];
+
+/// The roles: allowed and denied patterns.
+type Role = (Vec<String>, Vec<String>);
+
+/// One upstream's list: keys with versions.
+type List = BTreeMap<String, u8>;
+
+/// What all upstreams list of one kind, in the order of the file; `None` where nothing was listed yet.
+#[derive(Default, Clone)]
+struct Model([Option<List>; 3]);
+
+/// (upstream, own key) → version.
+type Visible = BTreeMap<(&'static str, String), u8>;
+
+impl Model {
+    /// What a role sees: a URI goes to the first upstream in the file that shows it.
+    fn visible(&self, kind: Kind, filter: &Arc<dyn Filter>) -> Visible {
+        let (mut visible, mut taken) = (Visible::new(), BTreeSet::new());
+        for (upstream, list) in UPSTREAMS.into_iter().zip(&self.0) {
+            for (key, version) in list.iter().flatten() {
+                if filter.reaches(&name(upstream))
+                    && filter.allows(kind, &name(upstream), key)
+                    && (kind.has_name() || taken.insert(key.clone()))
+                {
+                    visible.insert((upstream, key.clone()), *version);
+                }
+            }
+        }
+        visible
+    }
+
+    /// The upstreams within a role's reach of which nothing is known.
+    fn missing(&self, filter: &Arc<dyn Filter>) -> Vec<&'static str> {
+        let unknown = UPSTREAMS.into_iter().zip(&self.0).filter(|(_, list)| list.is_none());
+        unknown.map(|(upstream, _)| upstream).filter(|it| filter.reaches(&name(it))).collect()
+    }
+
+    fn publish(&mut self, catalog: &Catalog, kind: Kind, at: usize, list: List) {
+        let items = list.iter().map(|(key, version)| item(kind, key, *version)).collect();
+        catalog.publish(&name(UPSTREAMS[at]), kind, Snapshot { items, fresh_until: None });
+        self.0[at] = Some(list);
+    }
+}
+
+fn lists() -> impl Strategy<Value = List> {
+    prop::collection::btree_map("[a-d]:[a-b]?", 0..2_u8, 0..6)
+}
+
+fn roles() -> impl Strategy<Value = Role> {
+    let pattern = || prop_oneof!["[abc]/\\*", "[abc]/[a-d]\\*", Just("*".to_owned()), "\\*[a-d]:"];
+    let patterns = move |most| prop::collection::vec(pattern(), 0..most);
+    (patterns(4), patterns(2))
+}
+
+fn filter((allow, deny): &Role) -> Arc<dyn Filter> {
+    Arc::new(Sees(Rules::new(allow, deny)))
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop::sample::select(Kind::ALL.to_vec())
+}
+
+fn upstreams() -> std::ops::Range<usize> {
+    0..UPSTREAMS.len()
+}
+
+/// Reads the items of a page back as (upstream, own key).
+fn on_page(view: &View, page: &Page, kind: Kind) -> Vec<(String, String)> {
+    let owned = |key: String| {
+        let target = view.resolve(kind, &key).expect("what is listed is reachable");
+        (target.upstream.to_string(), target.own.to_string())
+    };
+    keys_on(page, kind).into_iter().map(owned).collect()
+}
+
+proptest! {
+    #[test]
+    fn a_walk_returns_every_item_that_stays_visible_exactly_once(
+        kind in kinds(),
+        first in prop::array::uniform3(lists()),
+        roles in prop::collection::vec(roles(), 1..3),
+        page_items in 1..4_usize,
+        // Before each page: what is published, and as whom the page is asked for.
+        steps in prop::collection::vec(
+            (prop::collection::vec((upstreams(), lists()), 0..3), any::<prop::sample::Index>()),
+            0..12,
+        ),
+    ) {
+        let catalog = Catalog::new(Settings { page_items, ..settings(&UPSTREAMS) });
+        let mut model = Model::default();
+        for (at, list) in first.into_iter().enumerate() {
+            model.publish(&catalog, kind, at, list);
+        }
+        let filters: Vec<_> = roles.iter().map(filter).collect();
+        let mut steps = steps.into_iter();
+        let mut role = 0;
+        let (mut walked, mut throughout) = (Vec::new(), None::<BTreeSet<(String, String)>>);
+        let mut cursor: Option<String> = None;
+        loop {
+            if let Some((publishes, index)) = steps.next() {
+                for (at, list) in publishes {
+                    model.publish(&catalog, kind, at, list);
+                }
+                role = index.index(filters.len());
+            }
+            let view = catalog.view(&role.to_string(), &filters[role]).borrow().clone();
+            let visible = model.visible(kind, &filters[role]).into_keys();
+            let visible: BTreeSet<_> =
+                visible.map(|(upstream, key)| (upstream.to_owned(), key)).collect();
+            throughout = Some(throughout.map_or(visible.clone(), |before| &before & &visible));
+
+            let after = cursor.map(|text| Cursor::parse(&text, kind).expect("an own cursor"));
+            let page = view.page(kind, after.as_ref());
+            let found = on_page(&view, &page, kind);
+            prop_assert!(found.iter().all(|item| visible.contains(item)));
+            walked.extend(found);
+            cursor = page.next.map(|next| next.encode(kind));
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let once: BTreeSet<_> = walked.iter().cloned().collect();
+        prop_assert_eq!(once.len(), walked.len(), "something twice in {:?}", walked);
+        prop_assert!(once.is_superset(&throughout.unwrap_or_default()));
+        prop_assert!(walked.is_sorted());
+    }
+
+    #[test]
+    fn listed_is_what_is_reachable(
+        kind in kinds(),
+        lists in prop::array::uniform3(lists()),
+        role in roles(),
+    ) {
+        let catalog = catalog(&UPSTREAMS);
+        let mut model = Model::default();
+        for (at, list) in lists.iter().enumerate() {
+            model.publish(&catalog, kind, at, list.clone());
+        }
+        let filter = filter(&role);
+        let view = catalog.view("role", &filter).borrow().clone();
+        let listed: BTreeSet<_> = view.keys(kind).into_iter().collect();
+        prop_assert_eq!(listed.len(), model.visible(kind, &filter).len());
+        for (upstream, list) in UPSTREAMS.into_iter().zip(&lists) {
+            for own in list.keys() {
+                let key = match kind.has_name() {
+                    true => Naming::default().join(&name(upstream), own),
+                    false => own.clone(),
+                };
+                prop_assert_eq!(view.resolve(kind, &key).is_some(), listed.contains(&key));
+                // The upstream's own name is nobody's public one.
+                prop_assert_eq!(view.resolve(kind, own).is_some(), listed.contains(own));
+                if kind != Kind::Resource {
+                    continue;
+                }
+                let found = view.resolve_uri(own);
+                if listed.contains(own) {
+                    prop_assert_eq!(found, view.resolve(kind, own));
+                } else if let Some(found) = found {
+                    prop_assert!(filter.allows(kind, &found.upstream, own));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_view_changes_exactly_when_something_its_role_can_see_has_changed(
+        kind in kinds(),
+        roles in prop::collection::vec(roles(), 1..4),
+        publishes in prop::collection::vec((upstreams(), lists()), 1..10),
+    ) {
+        let catalog = catalog(&UPSTREAMS);
+        let mut model = Model::default();
+        let filters: Vec<_> = roles.iter().map(filter).collect();
+        let in_use = |(n, filter): (usize, &Arc<dyn Filter>)| catalog.view(&n.to_string(), filter);
+        let mut views: Vec<_> = filters.iter().enumerate().map(in_use).collect();
+        let present = |view: &mut watch::Receiver<Arc<View>>| view.borrow_and_update().clone();
+        let mut olds: Vec<_> = views.iter_mut().map(present).collect();
+        for (at, list) in publishes {
+            let before = model.clone();
+            model.publish(&catalog, kind, at, list);
+            for ((filter, view), old) in filters.iter().zip(&mut views).zip(&mut olds) {
+                let differs = before.visible(kind, filter) != model.visible(kind, filter);
+                let changes = differs || before.missing(filter) != model.missing(filter);
+                prop_assert_eq!(view.has_changed().expect("open"), changes);
+                let new = present(view);
+                for topic in Topic::ALL {
+                    prop_assert_eq!(new.differs(old, topic), differs && topic == kind.topic());
+                }
+                *old = new;
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The little that is read of a URI: where it belongs, and whether it climbs.
+//!
+//! Comparison is bytewise, like everywhere in the catalog: what an upstream writes in capitals a client
+//! has to write in capitals.
+//!
+//! Knows nothing of: what a scheme means.
+
+use std::sync::Arc;
+
+use super::view::Target;
+
+/// The scheme and authority of a URI (RFC 3986, section 3).
+pub(super) struct Origin<'a> {
+    /// `scheme://authority`, or `scheme:` where there is no authority.
+    text: &'a str,
+    has_authority: bool,
+}
+
+impl<'a> Origin<'a> {
+    /// The origin of a URI; `None` for what has no scheme.
+    pub(super) fn of(uri: &'a str) -> Option<Self> {
+        let colon = uri.find(':')?;
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+        let scheme = &uri[..colon];
+        if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(allowed) {
+            return None;
+        }
+        match uri[colon + 1..].strip_prefix("//") {
+            None => Some(Self { text: &uri[..=colon], has_authority: false }),
+            Some(rest) => {
+                let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+                let end = uri.len() - rest.len() + authority;
+                Some(Self { text: &uri[..end], has_authority: true })
+            }
+        }
+    }
+
+    /// Whether one of these rows, which are sorted by key, has the same origin. Some binary searches: no
+    /// row but their hits is looked at.
+    pub(super) fn is_among(&self, rows: &[Arc<Target>]) -> bool {
+        let text = self.text;
+        if self.has_authority {
+            // What may follow an authority, in a URI and in a template.
+            return rows.binary_search_by(|row| (*row.key).cmp(text)).is_ok()
+                || ["/", "?", "#", "{/", "{?", "{#"].iter().any(|next| {
+                    let head = format!("{text}{next}");
+                    begins_with(first_from(rows, &head), &head)
+                });
+        }
+        // Rows with an authority stand in the midst of those without: `s://` up to `s:/0`.
+        let before = first_from(rows, text).filter(|row| !row.key[text.len()..].starts_with("//"));
+        begins_with(before, text) || begins_with(first_from(rows, &format!("{text}/0")), text)
+    }
+}
+
+fn first_from<'r>(rows: &'r [Arc<Target>], key: &str) -> Option<&'r Arc<Target>> {
+    rows.get(rows.partition_point(|row| *row.key < *key))
+}
+
+fn begins_with(row: Option<&Arc<Target>>, head: &str) -> bool {
+    row.is_some_and(|row| row.key.starts_with(head))
+}
+
+/// Whether the path of a URI goes up or stays in place (`..`, `.`), plainly or percent-encoded.
+///
+/// A server that normalizes `https://wiki/public/../secret` reads what a rule for
+/// `https://wiki/public/*` was not meant to let through.
+pub(super) fn climbs(uri: &str) -> bool {
+    let path = uri.split_once(':').map_or(uri, |(_, rest)| rest);
+    let path = &path[..path.find(['?', '#']).unwrap_or(path.len())];
+    if !path.contains(['.', '%']) {
+        return false;
+    }
+    let path = path.to_ascii_lowercase();
+    let path = path.replace("%2e", ".").replace("%2f", "/").replace("%5c", "\\");
+    path.split(['/', '\\']).any(|segment| matches!(segment, "." | ".."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::kind::Kind;
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    fn rows(keys: &[String]) -> Vec<Arc<Target>> {
+        let mut keys = keys.to_vec();
+        keys.sort();
+        let target = |key: &String| Target {
+            kind: Kind::Resource,
+            upstream: "a".parse().expect("a name"),
+            own: key.as_str().into(),
+            key: key.as_str().into(),
+            json: Bytes::new(),
+        };
+        keys.iter().map(target).map(Arc::new).collect()
+    }
+
+    #[test]
+    fn an_origin_ends_where_the_authority_does() {
+        let check = |uri: &str, expected: Option<&str>| {
+            assert_eq!(Origin::of(uri).map(|origin| origin.text), expected, "{uri}");
+        };
+        check("https://h:1/a", Some("https://h:1"));
+        check("https://h?q", Some("https://h"));
+        check("file:///a", Some("file://"));
+        check("urn:a:b", Some("urn:"));
+        for no_uri in ["", "a", "/a:b", ":a", "1a:b", "a b:c"] {
+            check(no_uri, None);
+        }
+    }
+
+    #[test]
+    fn an_origin_is_found_among_uris_and_templates() {
+        let check = |uri: &str, key: &str, expected: bool| {
+            let origin = Origin::of(uri).expect(uri);
+            assert_eq!(origin.is_among(&rows(&[key.into()])), expected, "{uri} in {key}");
+        };
+        check("https://h/a", "https://h/b", true);
+        check("https://h/a", "https://h", true);
+        check("https://h/a", "https://h{/path*}", true);
+        check("https://h/a", "https://h-2/b", false);
+        check("https://h/a", "http://h/a", false);
+        check("https://h/a", "https://{host}/a", false);
+        check("note:a", "note:b", true);
+        check("note:a", "note://b", false);
+        check("note:///a", "note:///{id}", true);
+    }
+
+    #[test]
+    fn a_path_that_climbs_is_seen_in_any_spelling() {
+        for climbing in
+            ["f:///a/../b", "f:///a/.", "f:..", "f:///a/%2E%2e/b", "f:///a%2f..%2Fb", "f:a\\..\\b"]
+        {
+            assert!(climbs(climbing), "{climbing}");
+        }
+        for plain in ["f:///a/b.c", "f:///a/...", "f:///a?x=/../", "f:///a..b/%41", "f:///a#/../"] {
+            assert!(!climbs(plain), "{plain}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn searching_finds_what_comparing_one_by_one_finds(
+            uri in "[ab]:(//[ab-]?)?[/?a0-]{0,3}",
+            keys in prop::collection::vec("[ab]:(//[ab-]?)?[/?a0-]{0,3}", 0..8),
+        ) {
+            let origin = Origin::of(&uri).expect("a scheme");
+            let same = |key: &String| Origin::of(key).expect("a scheme").text == origin.text;
+            prop_assert_eq!(origin.is_among(&rows(&keys)), keys.iter().any(same));
+        }
+    }
+}

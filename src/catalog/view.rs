@@ -1,0 +1,235 @@
+//! All that one role may use, at one moment.
+//!
+//! Promises: it answers from memory and never waits; nothing that its role may not use can be got out of
+//! it by any name, URI or cursor; listed and reachable are the same for prompts, tools and listed
+//! resources.
+//!
+//! Knows nothing of: how it came about.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::time::Instant;
+
+use super::cursor::Cursor;
+use super::table::Table;
+use super::{Filter, Outlet, Settings, template, uri};
+use crate::mcp::item::MAX_URI_BYTES;
+use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::name::UpstreamName;
+
+/// What one role sees. Only the catalog makes one.
+#[derive(Clone)]
+pub struct View {
+    /// Per kind.
+    pub(super) tables: [Arc<Table>; 4],
+    /// Per kind: upstreams that the role reaches and that have never been listed, by name.
+    pub(super) missing: [Arc<[UpstreamName]>; 4],
+    /// Per kind: when the first of the lists that it was made from becomes stale.
+    pub(super) fresh_until: [Option<Instant>; 4],
+    pub(super) completions: bool,
+    settings: Arc<Settings>,
+    /// For URIs that nobody lists; everything else was filtered when the tables were made.
+    filter: Arc<dyn Filter>,
+}
+
+impl View {
+    pub(super) fn empty(settings: Arc<Settings>, filter: Arc<dyn Filter>) -> Self {
+        Self {
+            tables: Default::default(),
+            missing: std::array::from_fn(|_| Arc::from([])),
+            fresh_until: [None; 4],
+            completions: false,
+            settings,
+            filter,
+        }
+    }
+
+    /// Cuts the page that begins after `after`. No upstream is contacted.
+    ///
+    /// A cursor is a place in the order and nothing more: its item, or the whole upstream, may have
+    /// vanished, or may never have been visible here.
+    pub fn page(&self, kind: Kind, after: Option<&Cursor>) -> Page {
+        let table = &self.tables[kind.index()];
+        let rows = match after {
+            None => table.rows(),
+            Some(cursor) => table.rows_after(&cursor.upstream, &cursor.key),
+        };
+        // Commas count too, one per item: it saves a case and costs a byte.
+        let (mut count, mut bytes) = (0, 0);
+        for row in rows.iter().take(self.settings.page_items.max(1)) {
+            let grown = bytes + row.json.len() + 1;
+            if count > 0 && grown > self.settings.page_bytes {
+                break;
+            }
+            (count, bytes) = (count + 1, grown);
+        }
+        let (on_page, behind) = rows.split_at(count);
+        let last = on_page.last().filter(|_| !behind.is_empty());
+        Page {
+            items: join(on_page, bytes),
+            count,
+            next: last.map(|row| Cursor { upstream: row.upstream.clone(), key: row.key.clone() }),
+            partial: self.missing(kind).to_vec(),
+            fresh_for: self.fresh_until[kind.index()]
+                .map(|until| until.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    /// All that is listed of a kind, in the order of the list.
+    pub fn targets(&self, kind: Kind) -> &[Arc<Target>] {
+        self.tables[kind.index()].rows()
+    }
+
+    /// The item of this public key, for get, call and completion.
+    pub fn resolve(&self, kind: Kind, key: &str) -> Option<Arc<Target>> {
+        self.tables[kind.index()].find(key).cloned()
+    }
+
+    /// The item behind a URI, for reading and subscribing: the listed resource; else the URI itself, at
+    /// the one upstream with a template that matches it; else at the only one that lists something of its
+    /// scheme and authority.
+    ///
+    /// A URI that is not listed must pass the rules of its upstream and of the role by its own text.
+    /// Upstreams where it does not are left out from the start: what is hidden decides nothing, and so
+    /// cannot be felt out either.
+    pub fn resolve_uri(&self, uri: &str) -> Option<Arc<Target>> {
+        if let Some(listed) = self.resolve(Kind::Resource, uri) {
+            return Some(listed);
+        }
+        if uri.len() > MAX_URI_BYTES || uri::climbs(uri) {
+            return None;
+        }
+        let candidates: Vec<_> =
+            self.settings.outlets.iter().filter(|outlet| self.may_ask(outlet, uri)).collect();
+        let matching = candidates.iter().filter(|outlet| self.has_template_for(outlet, uri));
+        let owner = match only(matching) {
+            Found::None => {
+                let origin = uri::Origin::of(uri)?;
+                match only(candidates.iter().filter(|outlet| self.has_origin(outlet, &origin))) {
+                    Found::One(outlet) => outlet,
+                    Found::None | Found::Several => return None,
+                }
+            }
+            Found::One(outlet) => outlet,
+            Found::Several => return None,
+        };
+        Some(Arc::new(Target {
+            kind: Kind::Resource,
+            upstream: owner.name.clone(),
+            own: uri.into(),
+            key: uri.into(),
+            json: Bytes::new(),
+        }))
+    }
+
+    /// Whether an upstream of which this view shows a prompt or a template completes arguments.
+    pub fn completions(&self) -> bool {
+        self.completions
+    }
+
+    /// Upstreams that this role can reach and that have not been listed yet.
+    pub fn missing(&self, kind: Kind) -> &[UpstreamName] {
+        &self.missing[kind.index()]
+    }
+
+    /// Whether what this view shows under a topic differs from what `older` shows.
+    pub fn differs(&self, older: &Self, topic: Topic) -> bool {
+        let of_topic = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
+        of_topic.map(Kind::index).any(|at| !same_table(&self.tables[at], &older.tables[at]))
+    }
+
+    /// Whether a client could not tell the two apart but by the time that they may be kept.
+    pub(super) fn looks_like(&self, other: &Self) -> bool {
+        self.tables.iter().zip(&other.tables).all(|(a, b)| same_table(a, b))
+            && self.missing == other.missing
+            && self.completions == other.completions
+    }
+
+    /// Whether the URI may be asked of this upstream, listed or not.
+    fn may_ask(&self, outlet: &Outlet, uri: &str) -> bool {
+        let shows = |kind: Kind| !self.tables[kind.index()].of(&outlet.name).is_empty();
+        (shows(Kind::Resource) || shows(Kind::Template))
+            && outlet.lets_out(Kind::Resource, uri)
+            && self.filter.allows(Kind::Resource, &outlet.name, uri)
+    }
+
+    fn has_template_for(&self, outlet: &Outlet, uri: &str) -> bool {
+        // Per upstream: one with outrageous templates must not eat up what the others need.
+        let mut steps = template::MAX_STEPS;
+        let templates = self.tables[Kind::Template.index()].of(&outlet.name);
+        templates.iter().any(|target| template::matches(&target.key, uri, &mut steps))
+    }
+
+    fn has_origin(&self, outlet: &Outlet, origin: &uri::Origin<'_>) -> bool {
+        let listed = |kind: Kind| self.tables[kind.index()].of(&outlet.name);
+        origin.is_among(listed(Kind::Resource)) || origin.is_among(listed(Kind::Template))
+    }
+}
+
+/// Equal tables mostly share their `Arc`.
+fn same_table(a: &Arc<Table>, b: &Arc<Table>) -> bool {
+    Arc::ptr_eq(a, b) || a == b
+}
+
+fn join(rows: &[Arc<Target>], capacity: usize) -> Bytes {
+    let mut items = BytesMut::with_capacity(capacity);
+    for (at, row) in rows.iter().enumerate() {
+        if at > 0 {
+            items.put_u8(b',');
+        }
+        items.put_slice(&row.json);
+    }
+    items.freeze()
+}
+
+/// How many there are of something that must be unique.
+enum Found<T> {
+    None,
+    One(T),
+    Several,
+}
+
+fn only<T>(mut all: impl Iterator<Item = T>) -> Found<T> {
+    match (all.next(), all.next()) {
+        (None, _) => Found::None,
+        (Some(one), None) => Found::One(one),
+        (Some(_), Some(_)) => Found::Several,
+    }
+}
+
+// === Target ===
+
+/// An item that its holder may reach: only a view hands one out.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Target {
+    /// What it is.
+    pub kind: Kind,
+    /// Whose it is.
+    pub upstream: UpstreamName,
+    /// The upstream's own name or URI.
+    pub own: Box<str>,
+    /// The public name or URI.
+    pub key: Box<str>,
+    /// The definition under the public name, as it stands in lists, on one line; empty for a URI that
+    /// nobody lists.
+    pub json: Bytes,
+}
+
+// === Page ===
+
+/// A part of a merged list.
+#[derive(Debug)]
+pub struct Page {
+    /// The items' JSON, joined by commas.
+    pub items: Bytes,
+    /// How many they are.
+    pub count: usize,
+    /// Where the next page begins; `None` on the last.
+    pub next: Option<Cursor>,
+    /// Upstreams that the list misses.
+    pub partial: Vec<UpstreamName>,
+    /// How long the list may be kept, if upstreams said so.
+    pub fresh_for: Option<Duration>,
+}

@@ -1,0 +1,134 @@
+//! `weir check`: the configuration, then each upstream started, listed and reported.
+
+use std::io::Write;
+
+use super::failure::Failure;
+use super::house::{ConfigArgs, House};
+use super::list::plain;
+use crate::catalog::Problems;
+use crate::config::{self, Options};
+use crate::json::{self, Object};
+use crate::mcp::kind::Kind;
+use crate::upstream::{Status, Upstream};
+
+/// What `weir check` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Checks the configuration only and starts nothing.
+    #[arg(long)]
+    offline: bool,
+    /// Prints the report as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Accepts anonymous access on an address that others on the network can reach.
+    #[arg(long)]
+    allow_anonymous_network: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// What is told of one upstream.
+struct Row {
+    name: String,
+    /// How it is connected, or why it is not.
+    state: Result<String, String>,
+    counts: [usize; 4],
+    problems: Vec<String>,
+}
+
+/// Checks the configuration and every upstream in it.
+pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    super::log::start_quietly();
+    if args.offline {
+        let options = Options { allow_anonymous_network: args.allow_anonymous_network };
+        let loaded = args.config.load(&options).await?;
+        anstream::eprintln!("the configuration is good: {} upstreams", loaded.config.upstreams.len());
+        return Ok(());
+    }
+    let house = House::open(&args.config, None).await?;
+    let rows = rows(&house);
+    house.close().await;
+    let mut out = anstream::stdout().lock();
+    // A reader that has seen enough closes the pipe; that is no failure.
+    let _ = if args.json { write_json(&mut out, &rows) } else { write_table(&mut out, &rows) };
+    let down: Vec<_> = rows.iter().filter(|row| row.state.is_err()).map(|row| row.name.as_str()).collect();
+    if down.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Unreachable(format!("{} of {} upstreams cannot be used: {}", down.len(), rows.len(), down.join(", "))))
+}
+
+fn rows(house: &House) -> Vec<Row> {
+    let view = house.everything().view();
+    let problems = house.app().gateway().problems();
+    let row = |configured: &config::Upstream| {
+        let upstreams = house.app().gateway().upstreams();
+        let upstream = upstreams.filter(|one| one.name().as_str() == configured.name).last();
+        let count = |kind| {
+            let targets = view.targets(kind).iter();
+            targets.filter(|target| target.upstream.as_str() == configured.name).count()
+        };
+        let problems = problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name);
+        Row {
+            name: configured.name.clone(),
+            state: upstream.map_or_else(|| Err("not started".to_owned()), state),
+            counts: Kind::ALL.map(count),
+            problems: problems.flat_map(|(_, kind, problems)| told(*kind, problems)).collect(),
+        }
+    };
+    house.config().upstreams.iter().map(row).collect()
+}
+
+/// What was left out of a list, a line each.
+fn told(kind: Kind, problems: &Problems) -> Vec<String> {
+    let first = problems.first.iter().map(|problem| format!("{kind} {problem}"));
+    let more = (problems.more > 0).then(|| format!("and {} more", problems.more));
+    first.chain(more).collect()
+}
+
+fn state(upstream: &Upstream) -> Result<String, String> {
+    match &*upstream.status().borrow() {
+        Status::Starting => Err("still starting".to_owned()),
+        Status::Up(about) => Ok(format!("{} {}", about.wire, about.revision)),
+        Status::Down { reason } => Err(reason.clone()),
+    }
+}
+
+fn write_table(out: &mut impl Write, rows: &[Row]) -> std::io::Result<()> {
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    for row in rows {
+        match &row.state {
+            Ok(state) => {
+                let counts = Kind::ALL.iter().zip(row.counts).map(|(kind, count)| {
+                    let plural = if count == 1 { "" } else { "s" };
+                    format!("{count} {kind}{plural}")
+                });
+                let counts: Vec<_> = counts.collect();
+                writeln!(out, "ok    {:width$}  {state}  {}", row.name, counts.join(", "))?;
+            }
+            Err(reason) => writeln!(out, "down  {:width$}  {}", row.name, plain(reason))?,
+        }
+        for problem in &row.problems {
+            writeln!(out, "      {:width$}  left out: {}", "", plain(problem))?;
+        }
+    }
+    Ok(())
+}
+
+fn write_json(out: &mut impl Write, rows: &[Row]) -> std::io::Result<()> {
+    let rows = rows.iter().map(|row| {
+        let mut object = Object::new();
+        object.set("name", json::quote(&row.name));
+        object.set("ok", row.state.is_ok().to_string());
+        let (Ok(state) | Err(state)) = &row.state;
+        object.set("state", json::quote(state));
+        for (kind, count) in Kind::ALL.into_iter().zip(row.counts) {
+            object.set(kind.list_member(), count.to_string());
+        }
+        let problems: Vec<_> = row.problems.iter().map(|problem| json::quote(problem)).collect();
+        object.set("problems", [b"[", problems.join(&b","[..]).as_slice(), b"]"].concat());
+        object.to_bytes()
+    });
+    let rows: Vec<_> = rows.collect();
+    writeln!(out, "{{\"upstreams\":[{}]}}", String::from_utf8_lossy(&rows.join(&b","[..])))
+}

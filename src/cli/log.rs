@@ -1,0 +1,35 @@
+//! Where the log goes: always to standard error, since standard output belongs to data and protocol.
+
+use std::io::IsTerminal;
+
+use tracing::Level;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt;
+
+use crate::config::{Log, LogFormat};
+
+/// Starts logging as the configuration says. `WEIR_LOG` overrides the level, in the syntax of
+/// `tracing_subscriber::EnvFilter`.
+pub(super) fn start(log: &Log) {
+    let default = format!("weir={}", log.level);
+    let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let terminal = std::io::stderr().is_terminal();
+    let json = match log.format {
+        LogFormat::Json => true,
+        LogFormat::Pretty => false,
+        LogFormat::Auto => !terminal,
+    };
+    let logger = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // Failing means that a logger is there already, which only tests do.
+    let _ = if json {
+        logger.json().flatten_event(true).try_init()
+    } else {
+        let colors = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        logger.with_ansi(colors).try_init()
+    };
+}
+
+/// Starts logging for a command that answers on the terminal and ends: errors only.
+pub(super) fn start_quietly() {
+    start(&Log { level: Level::ERROR, format: LogFormat::Pretty });
+}

@@ -1,0 +1,46 @@
+//! `weir stdio`: one client over standard input and output, as an IDE starts it.
+//!
+//! Opens no listener, and nothing but protocol goes to standard output.
+
+use std::sync::Arc;
+
+use super::failure::Failure;
+use super::house::{ConfigArgs, Loaded};
+use super::serve::Signals;
+use crate::app::App;
+use crate::config::Options;
+use crate::downstream::stdio;
+use crate::upstream::host::Host;
+
+/// What `weir stdio` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Serves the client under the policy of this one, instead of the anonymous role.
+    #[arg(long = "as", value_name = "CLIENT")]
+    client: Option<String>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Serves until standard input ends or a signal says stop.
+pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    // Nobody on a network can come in this way.
+    let options = Options { allow_anonymous_network: true };
+    let Loaded { config, demo: _demo } = args.config.load(&options).await?;
+    super::log::start(&config.log);
+    let mut signals = Signals::new()?;
+    let app = App::open(&config, Arc::new(Host::new()));
+    let guest = match &args.client {
+        None => app.gateway().enter_locally(&config.auth.anonymous_role),
+        Some(name) => app.gateway().enter_as(name).ok_or_else(|| {
+            Failure::Unauthenticated(format!("no client `{name}` in the configuration"))
+        })?,
+    };
+    let door = Arc::clone(app.door());
+    tokio::select! {
+        () = stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout()) => {}
+        () = signals.next() => {}
+    }
+    app.close().await;
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! `[auth]`, `[roles.<name>]` and `[clients.<name>]`: who may enter, and what they may use.
+//!
+//! A client with rules of its own gets a role of its own, so that further in the house there are only roles.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use super::file::{Parsed, Table, Value};
+use super::report::{Complaint, did_you_mean};
+use super::upstreams::patterns;
+use super::{Options, Server, value};
+
+/// Who may enter without a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Auth {
+    /// As written.
+    pub mode: AuthMode,
+    /// The role of a caller without a key; exists.
+    pub anonymous_role: String,
+    /// What `mode` comes to: whether a request without a key is let in, in that role.
+    pub anonymous: bool,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self { mode: AuthMode::Auto, anonymous_role: LOCAL_ROLE.to_owned(), anonymous: true }
+    }
+}
+
+/// Whether a request needs a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthMode {
+    /// Not on a loopback address with no clients defined; otherwise it does.
+    Auto,
+    /// It does.
+    Required,
+    /// It does not.
+    Anonymous,
+}
+
+/// What a role may use. Patterns match `<upstream's name>/<original name or URI>`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Role {
+    /// Its prompts.
+    pub prompts: Patterns,
+    /// Its tools.
+    pub tools: Patterns,
+    /// Its resources and resource templates.
+    pub resources: Patterns,
+}
+
+impl Role {
+    pub(super) fn everything() -> Self {
+        Self {
+            prompts: Patterns::everything(),
+            tools: Patterns::everything(),
+            resources: Patterns::everything(),
+        }
+    }
+}
+
+/// What is allowed and what is denied; deny wins, and what no pattern allows is denied. `*` matches any
+/// run of characters, `/` included.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Patterns {
+    /// What may be used.
+    pub allow: Vec<String>,
+    /// What may not, although it is allowed.
+    pub deny: Vec<String>,
+}
+
+impl Patterns {
+    pub(super) fn everything() -> Self {
+        Self { allow: vec!["*".to_owned()], deny: Vec::new() }
+    }
+}
+
+/// Someone who enters with a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Client {
+    /// The name of its table.
+    pub name: String,
+    /// The SHA-256 of its keys: one, or two while they rotate. No two clients share one.
+    pub key_sha256: Vec<[u8; 32]>,
+    /// Its role in [`Config::roles`](super::Config::roles); `client:<name>` if it has rules of its own.
+    pub role: String,
+    /// The moment from which on its keys are refused.
+    pub expires: Option<SystemTime>,
+}
+
+// === Reading roles ===
+
+type Roles = BTreeMap<String, Role>;
+
+/// Reads roles and clients; the roles hold those that clients have for themselves.
+pub(super) fn roles_and_clients(root: &Table<'_>, upstreams: &[String]) -> (Roles, Vec<Client>) {
+    let written = root.tables("roles", |name, t| {
+        let name = name.get_ref();
+        if !value::is_plain_name(name) {
+            t.object_to_all(value::bad_plain_name(name));
+        }
+        (name.to_string(), rules(t, upstreams))
+    });
+    let mut roles = Roles::from([(LOCAL_ROLE.to_owned(), Role::everything())]);
+    roles.extend(written);
+
+    let mut hashes = BTreeMap::new();
+    let clients = root.tables("clients", |name, t| {
+        let name = name.get_ref();
+        if !value::is_plain_name(name) {
+            t.object_to_all(value::bad_plain_name(name));
+        }
+        let (client, own) = client(name, t, &roles, upstreams);
+        for hash in &client.key_sha256 {
+            if let Some(owner) = hashes.insert(*hash, name.to_string()) {
+                let what = format!("this key belongs to [clients.{owner}] already");
+                t.object(
+                    "key_sha256",
+                    Complaint::new(what, "make a key for each client, and write each hash once"),
+                );
+            }
+        }
+        (client, own)
+    });
+    let own_roles =
+        |(client, own): &(Client, Option<Role>)| own.clone().map(|own| (client.role.clone(), own));
+    roles.extend(clients.iter().filter_map(own_roles));
+    (roles, clients.into_iter().map(|(client, _)| client).collect())
+}
+
+/// Reads the rules of a role, or of a client that has its own: what is not written allows nothing.
+fn rules(t: &Table<'_>, upstreams: &[String]) -> Role {
+    let [prompts, tools, resources] = KINDS.map(|kind| {
+        t.table(kind, |t| {
+            let rules = patterns(t, Patterns::default(), pattern);
+            for key in ["allow", "deny"] {
+                warn_of_unknown_upstreams(t, key, upstreams);
+            }
+            rules
+        })
+    });
+    Role { prompts, tools, resources }
+}
+
+/// A pattern over all upstreams: `<upstream>/<original name>`.
+fn pattern(v: &Value<'_>) -> Parsed<String> {
+    let pattern = value::string(v)?;
+    match pattern.split_once('/') {
+        Some(("", rest)) => Err(Complaint::new(
+            format!("{pattern:?} names no upstream"),
+            format!("write \"*/{rest}\" for every upstream, or \"<upstream>/{rest}\""),
+        )),
+        None if pattern != "*" => Err(Complaint::new(
+            format!("{pattern:?} is not a pattern like \"<upstream>/<name>\""),
+            format!(
+                "write \"{pattern}/*\" for all of that upstream, or \"*/{pattern}\" for the name anywhere"
+            ),
+        )),
+        _ => Ok(pattern.to_owned()),
+    }
+}
+
+/// The upstream may come later, or be gone for a while: so it is no error.
+fn warn_of_unknown_upstreams(t: &Table<'_>, key: &'static str, upstreams: &[String]) {
+    let entries = t.written(key).and_then(|v| v.get_ref().as_array());
+    for entry in entries.into_iter().flatten() {
+        let Some((upstream, _)) =
+            entry.get_ref().as_str().and_then(|pattern| pattern.split_once('/'))
+        else {
+            continue;
+        };
+        if upstream.is_empty()
+            || upstream.contains('*')
+            || upstreams.iter().any(|known| known == upstream)
+        {
+            continue;
+        }
+        let remedy =
+            did_you_mean(upstream, upstreams.iter().map(String::as_str)).unwrap_or_else(|| {
+                "patterns go by the name of the table, [upstreams.<name>]".to_owned()
+            });
+        t.warn(
+            key,
+            Complaint::new(format!("there is no upstream {upstream:?}"), remedy).at(entry.span()),
+        );
+    }
+}
+
+// === Reading clients ===
+
+/// Reads one client, and its own role if it has one.
+fn client(
+    name: &str,
+    t: &Table<'_>,
+    roles: &Roles,
+    upstreams: &[String],
+) -> (Client, Option<Role>) {
+    let key_sha256 = t.list("key_sha256", value::hash);
+    let written =
+        t.written("key_sha256").and_then(|v| v.get_ref().as_array()).map(|keys| keys.len());
+    match written {
+        Some(1 | 2) => {}
+        Some(0) => t.object(
+            "key_sha256",
+            Complaint::new("without a key nobody can be this client", "add a hash"),
+        ),
+        Some(_) => t.object(
+            "key_sha256",
+            Complaint::new("more than two keys", "keep one, or two while they rotate"),
+        ),
+        None if t.has("key_sha256") => {}
+        None => t.object(
+            "key_sha256",
+            Complaint::new("is missing", "add key_sha256 = [\"<hash of the client's key>\"]"),
+        ),
+    }
+    let role = t.read("role", |v| existing_role(v, roles));
+    let rules = rules(t, upstreams);
+    let has_rules = KINDS.into_iter().find(|kind| t.has(kind));
+    match (t.has("role"), has_rules) {
+        (true, Some(kind)) => t.object(
+            kind,
+            Complaint::new(
+                "a client has a role or rules of its own, not both",
+                "remove it, or remove role",
+            ),
+        ),
+        (false, None) => t.object_to_all(Complaint::new(
+            "nothing says what this client may use",
+            "add role = \"<name>\", or prompts.allow = [\"<upstream>/*\"]",
+        )),
+        _ => {}
+    }
+    let own = has_rules.is_some().then_some(rules);
+    let client = Client {
+        name: name.to_owned(),
+        key_sha256: key_sha256.unwrap_or_default(),
+        role: role.unwrap_or_else(|| format!("client:{name}")),
+        expires: t.read("expires", value::moment),
+    };
+    (client, own)
+}
+
+/// Accepts a role that is written, or `local`; a client's own role is nobody else's.
+fn existing_role(v: &Value<'_>, roles: &Roles) -> Parsed<String> {
+    let role = value::string(v)?;
+    let mut known = roles.keys().map(String::as_str).filter(|name| value::is_plain_name(name));
+    match known.clone().any(|name| name == role) {
+        true => Ok(role.to_owned()),
+        false => {
+            let remedy = did_you_mean(role, &mut known);
+            let remedy = remedy.unwrap_or_else(|| {
+                "write [roles.<name>] for it, or name one that exists".to_owned()
+            });
+            Err(Complaint::new(format!("there is no role {role:?}"), remedy))
+        }
+    }
+}
+
+// === Who needs a key ===
+
+pub(super) fn auth(
+    t: &Table<'_>,
+    server: &Server,
+    roles: &Roles,
+    no_clients: bool,
+    options: &Options,
+) -> Auth {
+    let default = Auth::default();
+    let modes = [
+        ("auto", AuthMode::Auto),
+        ("required", AuthMode::Required),
+        ("anonymous", AuthMode::Anonymous),
+    ];
+    let mode = t.read("mode", value::choice(&modes)).unwrap_or(default.mode);
+    let anonymous_role =
+        t.read("anonymous_role", |v| existing_role(v, roles)).unwrap_or(default.anonymous_role);
+    let on_loopback = server.listen.ip().to_canonical().is_loopback();
+    let anonymous = match mode {
+        AuthMode::Auto => on_loopback && no_clients,
+        AuthMode::Required => false,
+        AuthMode::Anonymous => true,
+    };
+    if anonymous && !on_loopback && !options.allow_anonymous_network {
+        let what = format!(
+            "server.listen is {}, where anybody on the network could enter without a key",
+            server.listen
+        );
+        let remedy = "remove it and define a client, listen on 127.0.0.1, or start with \
+                      --allow-anonymous-network if somebody else keeps the door";
+        t.object("mode", Complaint::new(what, remedy));
+    } else if anonymous && server.public_url.is_some() {
+        let what = "server.public_url is set, and whoever reaches it enters without a key";
+        t.warn(
+            "mode",
+            Complaint::new(what, "write mode = \"required\" in [auth] and define a client"),
+        );
+    } else if !anonymous && no_clients {
+        let what = "a key is required, and no client has one: nobody can enter";
+        t.warn("mode", Complaint::new(what, "add a [clients.<name>] table"));
+    }
+    Auth { mode, anonymous_role, anonymous }
+}
+
+const KINDS: [&str; 3] = ["prompts", "tools", "resources"];
+
+/// The role that exists without being written: one person, one machine.
+pub(super) const LOCAL_ROLE: &str = "local";

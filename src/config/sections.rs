@@ -1,0 +1,242 @@
+//! `[server]`, `[protocol]`, `[naming]` and `[log]`: what clients see of us, and what we tell of ourselves.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::http::uri::Authority;
+
+use super::file::Table;
+use super::report::{Complaint, did_you_mean};
+use super::value;
+
+// === Server ===
+
+/// What clients connect to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// The address to listen on.
+    pub listen: SocketAddr,
+    /// The path of the MCP endpoint; begins with `/`.
+    pub path: String,
+    /// Values of `Host` to accept beside the loopback names, in lower case; that of `public_url` is among them.
+    pub allowed_hosts: Vec<String>,
+    /// Values of `Origin` to accept beside loopback ones on a loopback address, in lower case.
+    pub allowed_origins: Vec<String>,
+    /// The largest message from a client, in bytes.
+    pub max_body: usize,
+    /// The most connections at a time.
+    pub max_connections: usize,
+    /// How long calls may run on when the program is told to stop.
+    pub shutdown_grace: Duration,
+    /// The URL under which clients reach the server, if it is not the address itself.
+    pub public_url: Option<Uri>,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8642)),
+            path: "/mcp".to_owned(),
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            max_body: 4 << 20,
+            max_connections: 10_000,
+            shutdown_grace: Duration::from_secs(30),
+            public_url: None,
+        }
+    }
+}
+
+pub(super) fn server(t: &Table<'_>) -> Server {
+    let default = Server::default();
+    let public_url = t.read("public_url", |v| {
+        let url = value::url(v)?;
+        match url.query() {
+            None => Ok(url),
+            Some(_) => {
+                Err(Complaint::new("a public URL has no query", "remove the ? and what follows"))
+            }
+        }
+    });
+    let mut allowed_hosts = t.list("allowed_hosts", value::host).unwrap_or_default();
+    allowed_hosts.extend(public_url.as_ref().and_then(host_header));
+    Server {
+        listen: t.read("listen", value::socket).unwrap_or(default.listen),
+        path: t.read("path", value::path).unwrap_or(default.path),
+        allowed_hosts,
+        allowed_origins: t.list("allowed_origins", value::origin).unwrap_or_default(),
+        max_body: t.read("max_body", value::size).unwrap_or(default.max_body),
+        max_connections: t
+            .read("max_connections", value::count(1..=1_000_000))
+            .unwrap_or(default.max_connections),
+        shutdown_grace: t.read("shutdown_grace", value::duration).unwrap_or(default.shutdown_grace),
+        public_url,
+    }
+}
+
+/// What a client sends as `Host` for this URL: the scheme's own port is left out.
+fn host_header(url: &Uri) -> Option<String> {
+    let own_port = if url.scheme_str() == Some("https") { 443 } else { 80 };
+    let authority = url.authority().map(Authority::as_str)?;
+    let host = authority.strip_suffix(&format!(":{own_port}")).unwrap_or(authority);
+    Some(host.to_ascii_lowercase())
+}
+
+// === Protocol ===
+
+/// How the protocol is spoken with clients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Protocol {
+    /// The revisions to serve, newest first; never empty, and all of them known.
+    pub versions: Vec<String>,
+    /// How long a legacy session may be idle.
+    pub session_ttl: Duration,
+    /// How often a silent stream gets a comment.
+    pub sse_keepalive: Duration,
+    /// The most items on one page of a list.
+    pub page_size: usize,
+}
+
+impl Default for Protocol {
+    fn default() -> Self {
+        Self {
+            versions: VERSIONS.map(str::to_owned).to_vec(),
+            session_ttl: Duration::from_mins(30),
+            sse_keepalive: Duration::from_secs(15),
+            page_size: 200,
+        }
+    }
+}
+
+pub(super) fn protocol(t: &Table<'_>) -> Protocol {
+    let default = Protocol::default();
+    let mut versions = t.list("versions", |v| {
+        let version = value::string(v)?;
+        let unknown = || {
+            let remedy = did_you_mean(version, VERSIONS);
+            let remedy = remedy.unwrap_or_else(|| format!("one of: {}", VERSIONS.join(", ")));
+            Complaint::new(format!("{version:?} is not a revision of the protocol"), remedy)
+        };
+        VERSIONS
+            .iter()
+            .find(|known| **known == version)
+            .map(|known| known.to_string())
+            .ok_or_else(unknown)
+    });
+    if let Some(versions) = &mut versions {
+        versions.sort_by(|a, b| b.cmp(a));
+        versions.dedup();
+    }
+    if t.written("versions")
+        .and_then(|v| v.get_ref().as_array())
+        .is_some_and(|list| list.is_empty())
+    {
+        t.object(
+            "versions",
+            Complaint::new("no revision is left to speak", "name one, or remove the key for all"),
+        );
+    }
+    Protocol {
+        versions: versions.unwrap_or(default.versions),
+        session_ttl: t.read("session_ttl", value::duration).unwrap_or(default.session_ttl),
+        sse_keepalive: t.read("sse_keepalive", value::duration).unwrap_or(default.sse_keepalive),
+        page_size: t.read("page_size", value::count(1..=10_000)).unwrap_or(default.page_size),
+    }
+}
+
+// === Naming ===
+
+/// How items are named towards clients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Naming {
+    /// Whether names carry their upstream's prefix.
+    pub mode: NamingMode,
+    /// What stands between prefix and name; begins with `_`.
+    pub separator: String,
+    /// The longest name, in characters; longer ones are shortened.
+    pub max_length: usize,
+}
+
+impl Default for Naming {
+    fn default() -> Self {
+        Self { mode: NamingMode::Always, separator: "__".to_owned(), max_length: 64 }
+    }
+}
+
+/// Whether names carry their upstream's prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamingMode {
+    /// They do, whatever the number of upstreams.
+    Always,
+    /// They do not; there is exactly one upstream.
+    None,
+}
+
+pub(super) fn naming(t: &Table<'_>, enabled_upstreams: usize) -> Naming {
+    let default = Naming::default();
+    let modes = [("always", NamingMode::Always), ("none", NamingMode::None)];
+    let mode = t.read("mode", value::choice(&modes)).unwrap_or(default.mode);
+    if mode == NamingMode::None && enabled_upstreams != 1 {
+        let what =
+            format!("\"none\" is for exactly one upstream, and {enabled_upstreams} are enabled");
+        t.object(
+            "mode",
+            Complaint::new(what, "write \"always\", or set enabled = false on the others"),
+        );
+    }
+    Naming {
+        mode,
+        separator: t.read("separator", value::separator).unwrap_or(default.separator),
+        max_length: t.read("max_length", value::count(56..=128)).unwrap_or(default.max_length),
+    }
+}
+
+// === Log ===
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    /// The least severe level that is logged.
+    pub level: tracing::Level,
+    /// What a line looks like.
+    pub format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: tracing::Level::INFO, format: LogFormat::Auto }
+    }
+}
+
+/// What a line of the log looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Pretty on a terminal, JSON otherwise.
+    Auto,
+    /// For people.
+    Pretty,
+    /// For machines.
+    Json,
+}
+
+pub(super) fn log(t: &Table<'_>) -> Log {
+    use tracing::Level;
+    let default = Log::default();
+    let levels = [
+        ("error", Level::ERROR),
+        ("warn", Level::WARN),
+        ("info", Level::INFO),
+        ("debug", Level::DEBUG),
+        ("trace", Level::TRACE),
+    ];
+    let formats =
+        [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
+    Log {
+        level: t.read("level", value::choice(&levels)).unwrap_or(default.level),
+        format: t.read("format", value::choice(&formats)).unwrap_or(default.format),
+    }
+}
+
+/// The revisions that can be served, newest first.
+const VERSIONS: [&str; 5] = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];

@@ -1,0 +1,240 @@
+//! What the office makes of sound files: defaults, inheritance, who may enter. In the folder beside it: the
+//! mistakes, each with its exact drawing, and the example's completeness.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod example;
+mod mistakes;
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, Report> {
+    Config::parse(text, Path::new("weir.toml"), &Options::default())
+}
+
+fn config(text: &str) -> Config {
+    parse(text).unwrap()
+}
+
+const HOUSE: &str = "[upstreams.house]\nprompts_dir = \"./prompts\"\n";
+
+#[test]
+fn an_upstream_inherits_what_it_does_not_say() {
+    let config = config(
+        r#"
+        [defaults]
+        era = "legacy"
+        timeouts = { call = "5s", list = "1s" }
+        limits.max_pages = 3
+        [upstreams.web]
+        url = "https://example.com/mcp"
+        timeouts.list = "2s"
+        [upstreams.child]
+        command = "x"
+        era = "modern"
+        limits.concurrency = 7
+        "#,
+    );
+    let [web, child] = &config.upstreams[..] else { panic!("two upstreams") };
+    let timeouts = Timeouts {
+        call: Duration::from_secs(5),
+        list: Duration::from_secs(1),
+        ..Timeouts::default()
+    };
+    let limits = Limits { concurrency: 256, max_message: 8 << 20, max_items: 10_000, max_pages: 3 };
+    assert_eq!((web.era, web.limits), (EraChoice::Legacy, limits));
+    assert_eq!(web.timeouts, Timeouts { list: Duration::from_secs(2), ..timeouts });
+    assert_eq!((child.era, child.timeouts), (EraChoice::Modern, timeouts));
+    assert_eq!(child.limits, Limits { concurrency: 7, ..limits });
+}
+
+#[test]
+fn concurrency_depends_on_the_kind_of_upstream_unless_it_is_written() {
+    let text = "[upstreams.a]\ncommand = \"x\"\n[upstreams.b]\nurl = \"http://h/\"\n[upstreams.c]\nprompts_dir = \"x\"\n";
+    let concurrency = |text: &str| {
+        config(text).upstreams.iter().map(|u| u.limits.concurrency).collect::<Vec<_>>()
+    };
+    assert_eq!(concurrency(text), [64, 256, 64]);
+    assert_eq!(concurrency(&format!("[defaults]\nlimits.concurrency = 9\n{text}")), [9, 9, 9]);
+}
+
+#[test]
+fn upstreams_keep_the_order_of_the_file_and_disabled_ones_are_left_out() {
+    let config = config(
+        r#"
+        [roles.guest]
+        prompts.allow = ["off/*"]
+        [upstreams.zebra]
+        command = "x"
+        [upstreams.off]
+        command = "x"
+        prefix = "ant"
+        enabled = false
+        [upstreams.ant]
+        command = "x"
+        "#,
+    );
+    assert_eq!(
+        config.upstreams.iter().map(|u| u.name.as_str()).collect::<Vec<_>>(),
+        ["zebra", "ant"]
+    );
+    assert_eq!(config.warnings, []);
+}
+
+#[test]
+fn relative_folders_start_from_the_folder_of_the_file() {
+    let text = "[upstreams.a]\nprompts_dir = \"./prompts\"\n[upstreams.b]\ncommand = \"./x\"\ncwd = \"/srv\"\n";
+    let config =
+        Config::parse(text, Path::new("/etc/weir/weir.toml"), &Options::default()).unwrap();
+    let [a, b] = &config.upstreams[..] else { panic!("two upstreams") };
+    assert_eq!(a.source, Source::Library { dir: "/etc/weir/./prompts".into() });
+    let Source::Process { command, cwd, .. } = &b.source else { panic!("a process") };
+    assert_eq!((command.as_str(), cwd.as_deref()), ("./x", Some(Path::new("/srv"))));
+}
+
+#[test]
+fn a_secret_is_not_in_the_debug_output() {
+    let config = config(
+        r#"
+        [upstreams.a]
+        command = "x"
+        env = { TOKEN = "hunter2", "${X}" = "${Y}" }
+        [upstreams.b]
+        url = "http://h/"
+        headers = { Authorization = "hunter2" }
+        rename = { "prompts/a/b" = "c", "tools/x" = "c" }
+        "#,
+    );
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let [a, b] = &config.upstreams[..] else { panic!("two upstreams") };
+    let Source::Process { env, .. } = &a.source else { panic!("a process") };
+    assert_eq!(
+        env.iter().map(|(_, secret)| secret.expose()).collect::<Vec<_>>(),
+        ["hunter2", "${Y}"]
+    );
+    let rename = |kind, from: &str| (kind, from.to_owned(), "c".to_owned());
+    assert_eq!(b.rename, [rename(RenameKind::Prompt, "a/b"), rename(RenameKind::Tool, "x")]);
+}
+
+#[test]
+fn a_client_has_a_role_or_one_of_its_own() {
+    let hash = |digit: &str| digit.repeat(64);
+    let config = config(&format!(
+        "{HOUSE}[clients.zoe]\nkey_sha256 = [\"{}\", \"{}\"]\nrole = \"local\"\nexpires = 2000-03-01T01:00:00+01:00\n\
+         [clients.ci]\nkey_sha256 = [\"{}\"]\nprompts.allow = [\"house/*\"]\n",
+        hash("a"),
+        hash("B"),
+        hash("c"),
+    ));
+    let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(951_868_800);
+    let client = |name: &str, key_sha256, role: &str, expires| Client {
+        name: name.to_owned(),
+        key_sha256,
+        role: role.to_owned(),
+        expires,
+    };
+    assert_eq!(
+        config.clients,
+        [
+            client("zoe", vec![[0xaa; 32], [0xbb; 32]], "local", Some(moment)),
+            client("ci", vec![[0xcc; 32]], "client:ci", None),
+        ]
+    );
+    let house = Patterns { allow: vec!["house/*".to_owned()], deny: Vec::new() };
+    assert_eq!(config.roles["client:ci"], Role { prompts: house, ..Role::default() });
+    assert_eq!(config.roles["local"], Role::everything());
+    assert!(!config.auth.anonymous);
+}
+
+#[test]
+fn a_role_that_is_written_allows_what_it_says_and_no_more() {
+    let config = config(&format!("{HOUSE}[roles.local]\ntools.allow = [\"*\"]\n"));
+    let only_tools = Role { tools: Patterns::everything(), ..Role::default() };
+    assert_eq!(config.roles.into_iter().collect::<Vec<_>>(), [("local".to_owned(), only_tools)]);
+}
+
+#[test]
+fn who_needs_a_key_depends_on_the_address_and_the_clients() {
+    let anonymous = |listen: &str, mode: &str, options: &Options| {
+        let text = format!("{HOUSE}[server]\nlisten = \"{listen}\"\n[auth]\nmode = \"{mode}\"\n");
+        Config::parse(&text, Path::new("weir.toml"), options)
+            .ok()
+            .map(|config| config.auth.anonymous)
+    };
+    let (careful, bold) = (Options::default(), Options { allow_anonymous_network: true });
+    assert_eq!(anonymous("[::1]:1", "auto", &careful), Some(true));
+    assert_eq!(anonymous("[::ffff:127.0.0.1]:1", "auto", &careful), Some(true));
+    assert_eq!(anonymous("0.0.0.0:1", "auto", &bold), Some(false));
+    assert_eq!(anonymous("127.0.0.1:1", "required", &careful), Some(false));
+    assert_eq!(anonymous("[::]:1", "anonymous", &careful), None);
+    assert_eq!(anonymous("[::]:1", "anonymous", &bold), Some(true));
+}
+
+#[test]
+fn the_host_of_the_public_url_is_allowed() {
+    let hosts = |url: &str| {
+        config(&format!("{HOUSE}[server]\npublic_url = \"{url}\"\nallowed_hosts = [\"A.b\"]\n"))
+            .server
+            .allowed_hosts
+    };
+    assert_eq!(hosts("https://Mcp.Example.com:443/x"), ["a.b", "mcp.example.com"]);
+    assert_eq!(hosts("https://mcp.example.com:80"), ["a.b", "mcp.example.com:80"]);
+}
+
+#[test]
+fn revisions_are_served_newest_first() {
+    let versions =
+        config(&format!("{HOUSE}[protocol]\nversions = [\"2024-11-05\", \"2026-07-28\"]\n"))
+            .protocol
+            .versions;
+    assert_eq!(versions, ["2026-07-28", "2024-11-05"]);
+}
+
+#[test]
+fn durations_and_sizes_are_read_with_their_units() {
+    let server = |lines: &str| {
+        parse(&format!("[server]\n{lines}\n{HOUSE}")).ok().map(|config| config.server)
+    };
+    let grace = |text: &str| {
+        server(&format!("shutdown_grace = {text}")).map(|s| s.shutdown_grace.as_millis())
+    };
+    let body = |text: &str| server(&format!("max_body = {text}")).map(|s| s.max_body);
+    for (text, millis) in [
+        ("250ms", 250),
+        ("60s", 60_000),
+        ("10m", 600_000),
+        ("1h", 3_600_000),
+        ("8760h", 31_536_000_000),
+    ] {
+        assert_eq!(grace(&format!("{text:?}")), Some(millis), "{text}");
+    }
+    for text in [
+        "\"8761h\"",
+        "\"99999999999999999h\"",
+        "\"1.5s\"",
+        "\"-1s\"",
+        "\"s\"",
+        "\"1d\"",
+        "\" 1s\"",
+        "\"60\"",
+        "60",
+        "true",
+    ] {
+        assert_eq!(grace(text), None, "{text}");
+    }
+    for (text, bytes) in [
+        ("\"64KiB\"", 65_536),
+        ("\"4MiB\"", 4 << 20),
+        ("\"1GiB\"", 1 << 30),
+        ("4096", 4096),
+        ("0x10", 16),
+    ] {
+        assert_eq!(body(text), Some(bytes), "{text}");
+    }
+    for text in ["\"4MB\"", "\"4\"", "-4", "4.0", "\"99999999999GiB\"", "\"MiB\""] {
+        assert_eq!(body(text), None, "{text}");
+    }
+}

@@ -1,0 +1,656 @@
+//! Every kind of mistake, with its exact drawing.
+
+use super::*;
+
+fn mistakes(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+fn warnings(text: &str) -> String {
+    let warnings = config(text).warnings;
+    warnings.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n\n")
+}
+
+#[test]
+fn ten_mistakes_have_ten_places() {
+    let report = parse(
+        r#"
+        [server]
+        path = "mcp"
+        allowed_hosts = ["https://a"]
+        allowed_origins = ["*", "https://a/b"]
+        [protocol]
+        versions = ["2025-06-81"]
+        [naming]
+        separator = "-"
+        max_length = 12
+        [upstreams.House]
+        command = ""
+        rename = { "resources/x" = "y", "tools/x" = "a b" }
+        [clients.a]
+        expires = 2027-01-01
+        "#,
+    )
+    .unwrap_err();
+    let problems: Vec<_> = report.problems().iter().map(|p| format!("{p:?}")).collect();
+    insta::assert_snapshot!(problems.join("\n"), @r#"
+    weir.toml:3:16: server.path: "mcp" is not the path of a URL (write it like "/mcp")
+    weir.toml:4:26: server.allowed_hosts: "https://a" is not a host (write it like "mcp.example.com" or "mcp.example.com:8443")
+    weir.toml:5:28: server.allowed_origins: "*" is not an origin (write it like "https://app.example.com": each origin by itself, without a path)
+    weir.toml:5:33: server.allowed_origins: "https://a/b" is not an origin (write it like "https://app.example.com": each origin by itself, without a path)
+    weir.toml:7:21: protocol.versions: "2025-06-81" is not a revision of the protocol (did you mean `2025-06-18`?)
+    weir.toml:9:21: naming.separator: "-" cannot separate names (start with _, then at most 7 of A-Z, a-z, 0-9, _ and -)
+    weir.toml:10:22: naming.max_length: 12 is out of bounds (write 56 to 128)
+    weir.toml:11:20: upstreams.House: "House" cannot name an upstream (a lower-case letter, then at most 31 of a-z, 0-9 and -)
+    weir.toml:12:19: upstreams.House.command: an empty string means nothing here (write a value, or remove the key)
+    weir.toml:13:20: upstreams.House.rename."resources/x": this does not name a prompt or a tool (write it like "prompts/old" or "tools/old")
+    weir.toml:13:53: upstreams.House.rename."tools/x": "a b" cannot be used as a name (1 to 64 of A-Z, a-z, 0-9, _, . and -)
+    weir.toml:14:18: clients.a.key_sha256: is missing (add key_sha256 = ["<hash of the client's key>"])
+    weir.toml:14:18: clients.a: nothing says what this client may use (add role = "<name>", or prompts.allow = ["<upstream>/*"])
+    weir.toml:15:19: clients.a.expires: a moment needs date, time and offset (write it without quotes, like 2027-06-30T00:00:00Z)
+    "#);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weir.toml");
+    let drawn = || Config::load(&path, &Options::default()).unwrap_err().to_string();
+    assert!(drawn().contains("cannot be read: No such file"), "{}", drawn());
+    std::fs::write(&path, b"# \xff").unwrap();
+    assert!(
+        drawn().contains("is not UTF-8: invalid utf-8 sequence of 1 bytes from index 2"),
+        "{}",
+        drawn()
+    );
+    std::fs::write(&path, HOUSE).unwrap();
+    assert_eq!(Config::load(&path, &Options::default()).unwrap().upstreams.len(), 1);
+}
+
+#[test]
+fn a_misspelled_key_is_drawn_with_the_one_that_was_meant() {
+    let drawn = mistakes(
+        r#"[server]
+listne = "127.0.0.1:1"
+[upstreams.house]
+prompts_dir = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: server.listne: no such key
+     --> weir.toml:2:1
+      |
+    2 | listne = *************
+      | ^^^^^^ did you mean `listen`?
+    "#);
+}
+
+#[test]
+fn a_key_of_another_release_is_answered_with_the_known_ones() {
+    let drawn = mistakes(
+        r#"[upstreams.house]
+prompts_dir = "p"
+lazy = true
+[log]
+color = "red"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: upstreams.house.lazy: no such key
+     --> weir.toml:3:1
+      |
+    3 | lazy = true
+      | ^^^^ known here: prefix, prompts_dir, command, args, env, pass_env, cwd, url, headers, era, timeouts, retry, limits, prompts, tools, resources, rename, enabled
+
+    error: log.color: no such key
+     --> weir.toml:5:1
+      |
+    5 | color = *****
+      | ^^^^^ known here: level, format
+    "#);
+}
+
+#[test]
+fn a_file_without_upstreams_is_an_error() {
+    let drawn = mistakes(r#""#);
+    insta::assert_snapshot!(drawn, @r#"
+    error: upstreams: there is nothing to serve
+    --> weir.toml
+     = help: add at least one [upstreams.<name>] table with prompts_dir, command or url
+    "#);
+}
+
+#[test]
+fn a_number_is_no_duration() {
+    let drawn = mistakes(
+        r#"[protocol]
+session_ttl = 30
+[upstreams.house]
+prompts_dir = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: protocol.session_ttl: a duration needs a unit
+     --> weir.toml:2:15
+      |
+    2 | session_ttl = 30
+      |               ^^ write "30s" for seconds; units are ms, s, m, h
+    "#);
+}
+
+#[test]
+fn zero_never_means_unlimited() {
+    let drawn = mistakes(
+        r#"[server]
+max_body = "0MiB"
+max_connections = 0
+shutdown_grace = "0s"
+[upstreams.house]
+prompts_dir = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: server.max_body: zero never means unlimited
+     --> weir.toml:2:12
+      |
+    2 | max_body = "0MiB"
+      |            ^^^^^^ write the limit that you want, or remove the key for the default
+
+    error: server.max_connections: zero never means unlimited
+     --> weir.toml:3:19
+      |
+    3 | max_connections = 0
+      |                   ^ write the limit that you want, or remove the key for the default
+
+    error: server.shutdown_grace: zero never means unlimited
+     --> weir.toml:4:18
+      |
+    4 | shutdown_grace = "0s"
+      |                  ^^^^ write the limit that you want, or remove the key for the default
+    "#);
+}
+
+#[test]
+fn a_host_name_is_no_address_to_listen_on() {
+    let drawn = mistakes(
+        r#"[server]
+listen = "localhost:8642"
+[upstreams.house]
+prompts_dir = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: server.listen: "localhost:8642" is not an IP address with a port
+     --> weir.toml:2:10
+      |
+    2 | listen = "localhost:8642"
+      |          ^^^^^^^^^^^^^^^^ write the address itself: "127.0.0.1:8642"
+    "#);
+}
+
+#[test]
+fn an_upstream_is_in_exactly_one_place() {
+    let drawn = mistakes(
+        r#"[upstreams.a]
+[upstreams.b]
+command = "x"
+url = "http://h/"
+[upstreams.c]
+url = "http://h/"
+args = ["x"]
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: upstreams.a: nothing says where this upstream is
+     --> weir.toml:1:12
+      |
+    1 | [upstreams.a]
+      |            ^ write exactly one of prompts_dir, command, url
+
+    error: upstreams.b.url: an upstream with command is elsewhere already
+     --> weir.toml:4:7
+      |
+    4 | url = "http://h/"
+      |       ^^^^^^^^^^^ write one of the two
+
+    error: upstreams.c.args: goes with command, not with url
+     --> weir.toml:7:8
+      |
+    7 | args = ["x"]
+      |        ^^^^^ remove it
+    "#);
+}
+
+#[test]
+fn two_upstreams_cannot_share_a_prefix() {
+    let drawn = mistakes(
+        r#"[upstreams.house]
+prompts_dir = "p"
+[upstreams.other]
+command = "x"
+prefix = "house"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: upstreams.other.prefix: the prefix "house" belongs to [upstreams.house] already
+     --> weir.toml:5:10
+      |
+    5 | prefix = "house"
+      |          ^^^^^^^ give one of the two another prefix
+    "#);
+}
+
+#[test]
+fn names_without_a_prefix_are_for_one_upstream() {
+    let drawn = mistakes(
+        r#"[naming]
+mode = "none"
+[upstreams.house]
+prompts_dir = "p"
+[upstreams.other]
+command = "x"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: naming.mode: "none" is for exactly one upstream, and 2 are enabled
+     --> weir.toml:2:8
+      |
+    2 | mode = "none"
+      |        ^^^^^^ write "always", or set enabled = false on the others
+    "#);
+}
+
+#[test]
+fn a_pattern_names_its_upstream() {
+    let drawn = mistakes(
+        r#"[upstreams.house]
+prompts_dir = "p"
+[roles.guest]
+prompts.allow = ["house", "/x"]
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: roles.guest.prompts.allow: "house" is not a pattern like "<upstream>/<name>"
+     --> weir.toml:4:18
+      |
+    4 | prompts.allow = ["house", "/x"]
+      |                  ^^^^^^^ write "house/*" for all of that upstream, or "*/house" for the name anywhere
+
+    error: roles.guest.prompts.allow: "/x" names no upstream
+     --> weir.toml:4:27
+      |
+    4 | prompts.allow = ["house", "/x"]
+      |                           ^^^^ write "*/x" for every upstream, or "<upstream>/x"
+    "#);
+}
+
+#[test]
+fn a_client_needs_a_key_and_a_role_that_exists() {
+    let drawn = mistakes(
+        r#"[upstreams.house]
+prompts_dir = "p"
+[roles.developer]
+[clients.a]
+role = "develper"
+[clients.b]
+key_sha256 = ["abc"]
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: clients.a.key_sha256: is missing
+     --> weir.toml:4:10
+      |
+    4 | [clients.a]
+      |          ^ add key_sha256 = ["<hash of the client's key>"]
+
+    error: clients.a.role: there is no role "develper"
+     --> weir.toml:5:8
+      |
+    5 | role = "develper"
+      |        ^^^^^^^^^^ did you mean `developer`?
+
+    error: clients.b: nothing says what this client may use
+     --> weir.toml:6:10
+      |
+    6 | [clients.b]
+      |          ^ add role = "<name>", or prompts.allow = ["<upstream>/*"]
+
+    error: clients.b.key_sha256: this is not 64 hexadecimal digits
+     --> weir.toml:7:15
+      |
+    7 | key_sha256 = ["abc"]
+      |               ^^^^^ make a key with `openssl rand -hex 32`, and its hash with `printf %s KEY | sha256sum`
+    "#);
+}
+
+#[test]
+fn the_hashes_of_the_example_are_refused() {
+    let drawn = mistakes(
+        r#"[upstreams.house]
+prompts_dir = "p"
+[clients.a]
+role = "local"
+key_sha256 = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"]
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: clients.a.key_sha256: this is the example's hash, and its key is public
+     --> weir.toml:5:15
+      |
+    5 | key_sha256 = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"]
+      |               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ make a key with `openssl rand -hex 32`, and its hash with `printf %s KEY | sha256sum`
+    "#);
+}
+
+#[test]
+fn anonymous_access_from_the_network_is_an_error() {
+    let drawn = mistakes(
+        r#"[server]
+listen = "0.0.0.0:8642"
+[auth]
+mode = "anonymous"
+[upstreams.house]
+prompts_dir = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: auth.mode: server.listen is 0.0.0.0:8642, where anybody on the network could enter without a key
+     --> weir.toml:4:8
+      |
+    4 | mode = "anonymous"
+      |        ^^^^^^^^^^^ remove it and define a client, listen on 127.0.0.1, or start with --allow-anonymous-network if somebody else keeps the door
+    "#);
+}
+
+#[test]
+fn a_call_cannot_be_longer_than_the_longest_call() {
+    let drawn = mistakes(
+        r#"[defaults]
+timeouts = { call = "20m" }
+[upstreams.house]
+prompts_dir = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: defaults.timeouts.call: call is longer than call_max (600s)
+     --> weir.toml:2:21
+      |
+    2 | timeouts = { call = "20m" }
+      |                     ^^^^^ shorten call, or lengthen call_max
+    "#);
+}
+
+#[test]
+fn broken_toml_is_drawn_at_its_places() {
+    let drawn = mistakes(
+        r#"[server]
+listen = 127.0.0.1:8642
+path = "/mcp"
+path = "/mcp"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: not TOML: invalid float
+     --> weir.toml:2:15
+      |
+    2 | listen = 127.0.0.1:8642
+      |               ^^^^^^^^^ if it is text, put it in quotes
+
+    error: not TOML: duplicate key
+     --> weir.toml:4:1
+      |
+    4 | path = "/mcp"
+      | ^^^^ remove one of the two
+    "#);
+}
+
+#[test]
+fn a_wrong_type_says_what_to_write() {
+    let drawn = mistakes(
+        r#"log = "info"
+[server]
+allowed_hosts = "a"
+path = 7
+[upstreams]
+house = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: log: expected a table, found a string
+     --> weir.toml:1:7
+      |
+    1 | log = "info"
+      |       ^^^^^^ write [log] and its keys below
+
+    error: server.allowed_hosts: expected a list, found a string
+     --> weir.toml:3:17
+      |
+    3 | allowed_hosts = "a"
+      |                 ^^^ put it in brackets: ["…"]
+
+    error: server.path: expected a string, found an integer
+     --> weir.toml:4:8
+      |
+    4 | path = 7
+      |        ^ put it in quotes
+
+    error: upstreams.house: expected a table, found a string
+     --> weir.toml:6:9
+      |
+    6 | house = "p"
+      |         ^^^ write [upstreams.house] and its keys below
+    "#);
+}
+
+#[test]
+fn headers_of_the_protocol_cannot_be_set() {
+    let drawn = mistakes(
+        r#"[upstreams.a]
+url = "http://h/"
+headers = { Host = "x", "Mcp-Name" = "y", "a b" = "z" }
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: upstreams.a.headers.Host: this header belongs to the protocol, and Weir sets it
+     --> weir.toml:3:13
+      |
+    3 | headers = { Host = ***, "Mcp-Name" = ***, "a b" = *** }
+      |             ^^^^ remove it
+
+    error: upstreams.a.headers.Mcp-Name: this header belongs to the protocol, and Weir sets it
+     --> weir.toml:3:25
+      |
+    3 | headers = { Host = ***, "Mcp-Name" = ***, "a b" = *** }
+      |                         ^^^^^^^^^^ remove it
+
+    error: upstreams.a.headers."a b": this cannot name a header
+     --> weir.toml:3:43
+      |
+    3 | headers = { Host = ***, "Mcp-Name" = ***, "a b" = *** }
+      |                                           ^^^^^ write a name like X-Team
+    "#);
+}
+
+#[test]
+fn a_secret_is_not_drawn() {
+    let drawn = mistakes(
+        r#"[upstreams.a]
+url = "https://me:hunter2@h/"
+header = { Authorization = "hunter2" }
+headers = { Authorization = "hunter2\u0001", X = 5 }
+[upstreams.b]
+command = "x"
+env = { "A=B" = "hunter2" }
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: upstreams.a.url: a URL must not hold credentials
+     --> weir.toml:2:7
+      |
+    2 | url = ***********************
+      |       ^^^^^^^^^^^^^^^^^^^^^^^ put them in headers, for example Authorization
+
+    error: upstreams.a.header: no such key
+     --> weir.toml:3:1
+      |
+    3 | header = { Authorization = ********* }
+      | ^^^^^^ did you mean `headers`?
+
+    error: upstreams.a.headers.Authorization: a header's value cannot hold this
+     --> weir.toml:4:29
+      |
+    4 | headers = { Authorization = ***************, X = * }
+      |                             ^^^^^^^^^^^^^^^ write visible ASCII characters
+
+    error: upstreams.a.headers.X: expected a string, found an integer
+     --> weir.toml:4:50
+      |
+    4 | headers = { Authorization = ***************, X = * }
+      |                                                  ^ put it in quotes
+
+    error: upstreams.b.env."A=B": this cannot name a variable
+     --> weir.toml:7:9
+      |
+    7 | env = { "A=B" = ********* }
+      |         ^^^^^ write a name like HTTPS_PROXY
+    "#);
+}
+
+#[test]
+fn a_secret_is_not_drawn_from_broken_toml_either() {
+    let drawn = mistakes(
+        r#"[upstreams.a]
+url = "https://h/"
+headers = { Authorization = "hunter2 }
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: not TOML: unclosed inline table
+     --> weir.toml:3:39
+      |
+    3 | headers = * ************* * ******** *
+      |                                       ^ expected `}`
+
+    error: not TOML: invalid basic string
+     --> weir.toml:3:39
+      |
+    3 | headers = * ************* * ******** *
+      |                                       ^ expected `"`
+    "#);
+}
+
+#[test]
+fn an_unknown_upstream_in_a_pattern_is_a_warning() {
+    let drawn = warnings(
+        r#"[upstreams.house]
+prompts_dir = "p"
+[roles.guest]
+prompts.allow = ["hosue/*", "*/x", "house/y"]
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    warning: roles.guest.prompts.allow: there is no upstream "hosue"
+     --> weir.toml:4:18
+      |
+    4 | prompts.allow = ["hosue/*", "*/x", "house/y"]
+      |                  ^^^^^^^^^ did you mean `house`?
+    "#);
+}
+
+#[test]
+fn a_door_that_nobody_can_open_is_a_warning() {
+    let drawn = warnings(
+        r#"[auth]
+mode = "required"
+[upstreams.house]
+prompts_dir = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    warning: auth.mode: a key is required, and no client has one: nobody can enter
+     --> weir.toml:2:8
+      |
+    2 | mode = "required"
+      |        ^^^^^^^^^^ add a [clients.<name>] table
+    "#);
+}
+
+#[test]
+fn an_open_door_behind_a_public_url_is_a_warning() {
+    let drawn = warnings(
+        r#"[server]
+public_url = "https://mcp.example.com"
+[upstreams.house]
+prompts_dir = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    warning: auth.mode: server.public_url is set, and whoever reaches it enters without a key
+    --> weir.toml
+     = help: write mode = "required" in [auth] and define a client
+    "#);
+}
+
+#[test]
+fn two_clients_cannot_share_a_key() {
+    let client = |name: &str| {
+        format!("[clients.{name}]\nrole = \"local\"\nkey_sha256 = [\"{}\"]\n", "a".repeat(64))
+    };
+    let drawn = mistakes(&format!("{HOUSE}{}{}", client("one"), client("two")));
+    assert!(
+        drawn.contains("clients.two.key_sha256: this key belongs to [clients.one] already"),
+        "{drawn}"
+    );
+}
+
+#[test]
+fn a_file_broken_anywhere_is_drawn_without_its_secrets() {
+    let text = "[upstreams.a]\nurl = \"http://h/\"\nheaders = { X = \"hunter2\", Y = 'hunter2é' }\n\
+                [upstreams.b]\ncommand = \"x\"\nenv.TOKEN = \"\"\"hunter2\nhunter2\"\"\"\n\
+                [upstreams.c]\nurl = \"http://h/\"\n[upstreams.c.headers]\nZ = \"hunter2\"\n[log]\n";
+    config(text);
+    for i in (0..text.len()).filter(|i| text.is_char_boundary(*i)) {
+        let (before, after) = text.split_at(i);
+        for broken in [before.to_owned(), format!("{before}\"{after}"), format!("{before}]{after}")]
+        {
+            let drawn = parse(&broken).err().map(|report| report.draw(true)).unwrap_or_default();
+            assert!(!drawn.contains("hunt"), "{drawn}");
+        }
+    }
+}
+
+#[test]
+fn a_client_cannot_have_both_a_role_and_rules() {
+    let drawn = mistakes(
+        r#"[upstreams.house]
+prompts_dir = "p"
+[clients.a]
+role = "local"
+key_sha256 = "x"
+prompts.allow = ["house/*"]
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: clients.a.key_sha256: expected a list, found a string
+     --> weir.toml:5:14
+      |
+    5 | key_sha256 = "x"
+      |              ^^^ put it in brackets: ["…"]
+
+    error: clients.a.prompts: a client has a role or rules of its own, not both
+     --> weir.toml:6:1
+      |
+    6 | prompts.allow = ["house/*"]
+      | ^^^^^^^ remove it, or remove role
+    "#);
+}
+
+#[test]
+fn the_own_role_of_a_client_is_nobody_elses() {
+    let text = format!(
+        "{HOUSE}[auth]\nanonymous_role = \"client:ci\"\n[clients.ci]\nkey_sha256 = [\"{}\"]\ntools.allow = [\"*\"]\n",
+        "a".repeat(64)
+    );
+    let drawn = mistakes(&text);
+    assert!(drawn.contains("auth.anonymous_role: there is no role \"client:ci\""), "{drawn}");
+}

@@ -1,0 +1,187 @@
+//! What `[defaults]` and an upstream's own table can both say: era, timeouts, retry, limits.
+//!
+//! Inheritance is an argument: each reader takes what holds unless the table says otherwise.
+
+use std::time::Duration;
+
+use super::file::Table;
+use super::report::Complaint;
+use super::value;
+
+/// Which era an upstream speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EraChoice {
+    /// Found out by asking.
+    Auto,
+    /// 2026-07-28 or later.
+    Modern,
+    /// 2025-11-25 or earlier.
+    Legacy,
+}
+
+/// How long things may take with an upstream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timeouts {
+    /// From its start until it is ready.
+    pub startup: Duration,
+    /// One list, through all its pages.
+    pub list: Duration,
+    /// One call, or the silence in it if progress counts.
+    pub call: Duration,
+    /// One call in all; not less than `call`.
+    pub call_max: Duration,
+    /// Whether progress begins `call` anew.
+    pub reset_on_progress: bool,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            startup: Duration::from_secs(60),
+            list: Duration::from_secs(10),
+            call: Duration::from_secs(60),
+            call_max: Duration::from_mins(10),
+            reset_on_progress: true,
+        }
+    }
+}
+
+/// When to connect to an upstream again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Retry {
+    /// The first pause; it doubles each time.
+    pub backoff: Duration,
+    /// The longest pause; not less than `backoff`.
+    pub max_backoff: Duration,
+    /// Whether pauses vary, so that many do not come back at once.
+    pub jitter: bool,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            backoff: Duration::from_millis(250),
+            max_backoff: Duration::from_secs(30),
+            jitter: true,
+        }
+    }
+}
+
+/// How much an upstream may send, and how many calls it gets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Calls in flight; by default 64, and 256 towards a `url`.
+    pub concurrency: usize,
+    /// The largest message, in bytes.
+    pub max_message: usize,
+    /// The longest list, in items.
+    pub max_items: usize,
+    /// The longest list, in pages.
+    pub max_pages: usize,
+}
+
+// === Tuning ===
+
+/// What `[defaults]` and an upstream's own table can both say.
+#[derive(Clone)]
+pub(super) struct Tuning {
+    pub(super) era: EraChoice,
+    pub(super) timeouts: Timeouts,
+    pub(super) retry: Retry,
+    /// Depends on the kind of upstream unless it is written.
+    concurrency: Option<usize>,
+    max_message: usize,
+    max_items: usize,
+    max_pages: usize,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            era: EraChoice::Auto,
+            timeouts: Timeouts::default(),
+            retry: Retry::default(),
+            concurrency: None,
+            max_message: 8 << 20,
+            max_items: 10_000,
+            max_pages: 100,
+        }
+    }
+}
+
+impl Tuning {
+    /// Fills in the default that depends on the kind of upstream.
+    pub(super) fn limits(&self, over_http: bool) -> Limits {
+        Limits {
+            concurrency: self.concurrency.unwrap_or(if over_http {
+                HTTP_CONCURRENCY
+            } else {
+                CONCURRENCY
+            }),
+            max_message: self.max_message,
+            max_items: self.max_items,
+            max_pages: self.max_pages,
+        }
+    }
+}
+
+/// Reads what the table says; the rest is inherited.
+pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning) -> Tuning {
+    let eras =
+        [("auto", EraChoice::Auto), ("modern", EraChoice::Modern), ("legacy", EraChoice::Legacy)];
+    let mut tuning = inherited.clone();
+    tuning.era = t.read("era", value::choice(&eras)).unwrap_or(inherited.era);
+    tuning.timeouts = t.table("timeouts", |t| timeouts(t, &inherited.timeouts));
+    tuning.retry = t.table("retry", |t| retry(t, &inherited.retry));
+    t.table("limits", |t| {
+        tuning.concurrency =
+            t.read("concurrency", value::count(1..=100_000)).or(inherited.concurrency);
+        tuning.max_message = t.read("max_message", value::size).unwrap_or(inherited.max_message);
+        tuning.max_items =
+            t.read("max_items", value::count(1..=1_000_000)).unwrap_or(inherited.max_items);
+        tuning.max_pages =
+            t.read("max_pages", value::count(1..=100_000)).unwrap_or(inherited.max_pages);
+    });
+    tuning
+}
+
+fn timeouts(t: &Table<'_>, inherited: &Timeouts) -> Timeouts {
+    let timeouts = Timeouts {
+        startup: t.read("startup", value::duration).unwrap_or(inherited.startup),
+        list: t.read("list", value::duration).unwrap_or(inherited.list),
+        call: t.read("call", value::duration).unwrap_or(inherited.call),
+        call_max: t.read("call_max", value::duration).unwrap_or(inherited.call_max),
+        reset_on_progress: t
+            .read("reset_on_progress", value::boolean)
+            .unwrap_or(inherited.reset_on_progress),
+    };
+    if timeouts.call > timeouts.call_max {
+        object_to_order(t, "call", "call_max", timeouts.call_max);
+    }
+    timeouts
+}
+
+fn retry(t: &Table<'_>, inherited: &Retry) -> Retry {
+    let retry = Retry {
+        backoff: t.read("backoff", value::duration).unwrap_or(inherited.backoff),
+        max_backoff: t.read("max_backoff", value::duration).unwrap_or(inherited.max_backoff),
+        jitter: t.read("jitter", value::boolean).unwrap_or(inherited.jitter),
+    };
+    if retry.backoff > retry.max_backoff {
+        object_to_order(t, "backoff", "max_backoff", retry.max_backoff);
+    }
+    retry
+}
+
+/// Objects where the mistake is: where neither is written, both are inherited and the objection stands there.
+fn object_to_order(t: &Table<'_>, less: &'static str, more: &'static str, limit: Duration) {
+    if let Some(key) = [less, more].into_iter().find(|key| t.has(key)) {
+        let what = format!("{less} is longer than {more} ({limit:?})");
+        t.object(key, Complaint::new(what, format!("shorten {less}, or lengthen {more}")));
+    }
+}
+
+/// Calls in flight towards a process or a library.
+const CONCURRENCY: usize = 64;
+/// Calls in flight towards a server on the network, which usually is many processes.
+const HTTP_CONCURRENCY: usize = 256;

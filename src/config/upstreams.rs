@@ -1,0 +1,313 @@
+//! `[upstreams.<name>]`: where an upstream is, how it is called, and what leaves it.
+//!
+//! Knows nothing of: what it inherits, which is told in `tuning.rs`.
+
+use std::path::{Path, PathBuf};
+
+use hyper::Uri;
+use hyper::header::{HeaderName, HeaderValue};
+
+use super::file::{Name, Parsed, Table, Value};
+use super::report::{Complaint, Span};
+use super::tuning::{EraChoice, Limits, Retry, Timeouts, Tuning, tuning};
+use super::{Patterns, Secret, value};
+
+/// One upstream, with what it inherits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    /// The name of its table: policy, logs and lists go by it. Unique.
+    pub name: String,
+    /// What clients see before its items' names. Unique.
+    pub prefix: String,
+    /// Where it is.
+    pub source: Source,
+    /// Which era it speaks.
+    pub era: EraChoice,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// When to try again.
+    pub retry: Retry,
+    /// How much it may send and how many calls it gets at a time.
+    pub limits: Limits,
+    /// The prompts that leave this upstream at all, by original name.
+    pub prompts: Patterns,
+    /// The tools that leave this upstream at all, by original name.
+    pub tools: Patterns,
+    /// The resources and templates that leave this upstream at all, by URI.
+    pub resources: Patterns,
+    /// Kind, original name and new name of renamed items.
+    pub rename: Vec<(RenameKind, String, String)>,
+}
+
+/// Where an upstream is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// The built-in prompt library.
+    Library {
+        /// The folder of Markdown files.
+        dir: PathBuf,
+    },
+    /// A child process that speaks over stdio.
+    Process {
+        /// The program, looked up in `PATH` if it has no slash.
+        command: String,
+        /// Its arguments.
+        args: Vec<String>,
+        /// Variables to set.
+        env: Vec<(String, Secret)>,
+        /// Variables to hand on from our own environment, beside the few that every child gets.
+        pass_env: Vec<String>,
+        /// Its working directory, if not ours.
+        cwd: Option<PathBuf>,
+    },
+    /// A server on the network.
+    Http {
+        /// Its endpoint: `http` or `https`, with a host, without credentials.
+        url: Uri,
+        /// Headers to add to every request; the values are marked sensitive.
+        headers: Vec<(HeaderName, HeaderValue)>,
+    },
+}
+
+/// The kinds whose items can be renamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameKind {
+    /// `prompts/…`
+    Prompt,
+    /// `tools/…`
+    Tool,
+}
+
+// === Tables ===
+
+/// All upstream tables of a file.
+pub(super) struct Upstreams {
+    /// The enabled ones.
+    pub(super) list: Vec<Upstream>,
+    /// The names of all tables: policy may name an upstream that is switched off.
+    pub(super) names: Vec<String>,
+    /// How many are enabled, sound or not.
+    pub(super) enabled: usize,
+}
+
+pub(super) fn read(root: &Table<'_>, folder: &Path) -> Upstreams {
+    let inherited = root.table("defaults", |t| tuning(t, &Tuning::default()));
+    let mut result = Upstreams { list: Vec::new(), names: Vec::new(), enabled: 0 };
+    let mut prefixes: Vec<(String, String)> = Vec::new();
+    root.tables("upstreams", |name, t| {
+        let name = name.get_ref().as_ref();
+        result.names.push(name.to_owned());
+        if !value::is_upstream_name(name) {
+            t.object_to_all(value::bad_upstream_name(name));
+        }
+        let prefix = t.read("prefix", prefix).unwrap_or_else(|| name.to_owned());
+        let upstream = upstream(name, &prefix, t, &inherited, folder);
+        if !t.read("enabled", value::boolean).unwrap_or(true) {
+            return;
+        }
+        result.enabled += 1;
+        if let Some((_, owner)) = prefixes.iter().find(|(taken, _)| *taken == prefix) {
+            let what = format!("the prefix {prefix:?} belongs to [upstreams.{owner}] already");
+            t.object("prefix", Complaint::new(what, "give one of the two another prefix"));
+        }
+        prefixes.push((prefix, name.to_owned()));
+        result.list.extend(upstream);
+    });
+    let none_is_written = root
+        .written("upstreams")
+        .is_none_or(|v| v.get_ref().as_table().is_some_and(|tables| tables.is_empty()));
+    if none_is_written {
+        let remedy = "add at least one [upstreams.<name>] table with prompts_dir, command or url";
+        root.object("upstreams", Complaint::new("there is nothing to serve", remedy));
+    } else if result.enabled == 0 && !result.names.is_empty() {
+        root.warn(
+            "upstreams",
+            Complaint::new("every upstream is disabled", "remove enabled = false from one"),
+        );
+    }
+    result
+}
+
+fn prefix(v: &Value<'_>) -> Parsed<String> {
+    let prefix = value::string(v)?;
+    match value::is_upstream_name(prefix) {
+        true => Ok(prefix.to_owned()),
+        false => Err(value::bad_upstream_name(prefix)),
+    }
+}
+
+/// Reads one table; none if it does not say where the upstream is.
+fn upstream(
+    name: &str,
+    prefix: &str,
+    t: &Table<'_>,
+    inherited: &Tuning,
+    folder: &Path,
+) -> Option<Upstream> {
+    let source = source(t, folder);
+    let tuning = tuning(t, inherited);
+    let [prompts, tools, resources] = ["prompts", "tools", "resources"]
+        .map(|kind| t.table(kind, |t| patterns(t, Patterns::everything(), pattern)));
+    let rename = renames(t);
+    let source = source?;
+    Some(Upstream {
+        name: name.to_owned(),
+        prefix: prefix.to_owned(),
+        era: tuning.era,
+        timeouts: tuning.timeouts,
+        retry: tuning.retry,
+        limits: tuning.limits(matches!(source, Source::Http { .. })),
+        source,
+        prompts,
+        tools,
+        resources,
+        rename,
+    })
+}
+
+// === Where it is ===
+
+/// Reads the one of three keys that says where the upstream is, and the keys that go with it.
+fn source(t: &Table<'_>, folder: &Path) -> Option<Source> {
+    let dir = t.read("prompts_dir", value::text);
+    let command = t.read("command", value::text);
+    let args = t.list("args", value::text_or_empty).unwrap_or_default();
+    let env = t.map("env", |name, v| {
+        Ok((variable(name.get_ref(), name.span())?, Secret(value::text_or_empty(v)?)))
+    });
+    let pass_env =
+        t.list("pass_env", |v| variable(value::string(v)?, v.span())).unwrap_or_default();
+    let cwd = t.read("cwd", value::text).map(|cwd| folder.join(cwd));
+    let url = t.read("url", |v| value::url(v).inspect_err(|_| t.hide("url")));
+    let headers = t.map("headers", header);
+    t.hide("env");
+    t.hide("headers");
+
+    let written: Vec<_> =
+        ["prompts_dir", "command", "url"].into_iter().filter(|key| t.has(key)).collect();
+    let [kind] = written[..] else {
+        match written[..] {
+            [first, second, ..] => t.object(
+                second,
+                Complaint::new(
+                    format!("an upstream with {first} is elsewhere already"),
+                    "write one of the two",
+                ),
+            ),
+            _ => t.object_to_all(Complaint::new(
+                "nothing says where this upstream is",
+                "write exactly one of prompts_dir, command, url",
+            )),
+        }
+        return None;
+    };
+    let owners = [
+        ("args", "command"),
+        ("env", "command"),
+        ("pass_env", "command"),
+        ("cwd", "command"),
+        ("headers", "url"),
+    ];
+    for (key, owner) in owners.into_iter().filter(|(key, owner)| t.has(key) && kind != *owner) {
+        t.object(key, Complaint::new(format!("goes with {owner}, not with {kind}"), "remove it"));
+    }
+    match kind {
+        "prompts_dir" => dir.map(|dir| Source::Library { dir: folder.join(dir) }),
+        "command" => command.map(|command| Source::Process { command, args, env, pass_env, cwd }),
+        _ => url.map(|url| Source::Http { url, headers }),
+    }
+}
+
+fn variable(name: &str, place: Span) -> Parsed<String> {
+    match name.is_empty() || name.contains(['=', '\0']) {
+        true => Err(Complaint::new("this cannot name a variable", "write a name like HTTPS_PROXY")
+            .at(place)),
+        false => Ok(name.to_owned()),
+    }
+}
+
+fn header(name: Name<'_>, v: &Value<'_>) -> Parsed<(HeaderName, HeaderValue)> {
+    let bad_name = |what: &str, remedy: &str| Complaint::new(what, remedy).at(name.span());
+    let header = HeaderName::from_bytes(name.get_ref().as_bytes())
+        .map_err(|_| bad_name("this cannot name a header", "write a name like X-Team"))?;
+    if OWN_HEADERS.contains(&header.as_str()) || header.as_str().starts_with("mcp-") {
+        return Err(bad_name("this header belongs to the protocol, and Weir sets it", "remove it"));
+    }
+    let mut value = HeaderValue::from_str(value::string(v)?).map_err(|_| {
+        Complaint::new("a header's value cannot hold this", "write visible ASCII characters")
+    })?;
+    value.set_sensitive(true);
+    Ok((header, value))
+}
+
+// === What leaves it ===
+
+/// Reads `allow` and `deny`; what is not written is as in `default`.
+pub(super) fn patterns<'a>(
+    t: &Table<'a>,
+    default: Patterns,
+    pattern: impl Fn(&'a Value<'a>) -> Parsed<String>,
+) -> Patterns {
+    Patterns {
+        allow: t.list("allow", &pattern).unwrap_or(default.allow),
+        deny: t.list("deny", &pattern).unwrap_or(default.deny),
+    }
+}
+
+/// A pattern over the names of one upstream.
+fn pattern(v: &Value<'_>) -> Parsed<String> {
+    match value::string(v)? {
+        "" => Err(Complaint::new(
+            "an empty pattern matches nothing",
+            "write \"*\" for everything, or remove it",
+        )),
+        pattern => Ok(pattern.to_owned()),
+    }
+}
+
+fn renames(t: &Table<'_>) -> Vec<(RenameKind, String, String)> {
+    let renames = t.map("rename", |name, v| {
+        let (kind, old) = name.get_ref().split_once('/').unwrap_or_default();
+        let kind = match kind {
+            "prompts" if !old.is_empty() => RenameKind::Prompt,
+            "tools" if !old.is_empty() => RenameKind::Tool,
+            _ => {
+                let remedy = "write it like \"prompts/old\" or \"tools/old\"";
+                return Err(
+                    Complaint::new("this does not name a prompt or a tool", remedy).at(name.span())
+                );
+            }
+        };
+        match value::string(v)? {
+            new if value::is_plain_name(new) => {
+                Ok(((kind, old.to_owned(), new.to_owned()), v.span()))
+            }
+            new => Err(value::bad_plain_name(new)),
+        }
+    });
+    for (i, ((kind, _, new), place)) in renames.iter().enumerate() {
+        if renames.iter().take(i).any(|((k, _, n), _)| k == kind && n == new) {
+            let what = format!("two items are renamed to {new:?}");
+            t.object(
+                "rename",
+                Complaint::new(what, "give one of them another name").at(place.clone()),
+            );
+        }
+    }
+    renames.into_iter().map(|(rename, _)| rename).collect()
+}
+
+/// Headers that the protocol or the connection owns; beside those that begin with `mcp-`.
+const OWN_HEADERS: [&str; 11] = [
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "keep-alive",
+    "last-event-id",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];

@@ -1,0 +1,149 @@
+//! The front doors: MCP clients of both eras, over HTTP and over standard input and output.
+//!
+//! A wire ([`http`], [`stdio`]) frames messages and knows when its client is gone. What a message
+//! means is read once ([`era`]), and from there on one of two dialects (`legacy`, `modern`) speaks,
+//! which never asks again. A dialect turns a request into an `Exchange`: an answer that is on its
+//! way, perhaps with progress beside it, or an open stream of changes; the wire carries it.
+//!
+//! Promises: every request that was read is answered once, or its client has cancelled it or gone;
+//! nothing is asked of the gateway before Host, Origin and credentials are good. JSON-RPC codes for
+//! faults, HTTP statuses and clients' ids appear in this room only.
+//!
+//! Knows nothing of: upstreams, views, rules, and where its settings come from.
+
+mod answer;
+mod batch;
+mod calls;
+mod encode;
+pub mod era;
+pub mod http;
+mod legacy;
+mod meta;
+mod modern;
+mod modern_headers;
+pub mod origin;
+mod session;
+pub mod stdio;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::gateway::Gateway;
+use era::Versions;
+use origin::{AllowedHost, Origin};
+use session::Sessions;
+use streams::Streams;
+
+/// What the front doors are made with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The path of the MCP endpoint.
+    pub path: String,
+    /// Whether only this machine can connect: then loopback names are good as Host and as Origin.
+    pub loopback: bool,
+    /// Hosts that requests may be addressed to, beside the loopback names.
+    pub allowed_hosts: Vec<AllowedHost>,
+    /// Origins that a browser's requests may come from, beside the loopback ones.
+    pub allowed_origins: Vec<Origin>,
+    /// The largest message from a client, in bytes.
+    pub max_body: usize,
+    /// The largest reply that is held in memory because it has to be read, in bytes.
+    pub max_reply: usize,
+    /// The revisions that are served.
+    pub versions: Versions,
+    /// How long a legacy session may be idle.
+    pub session_ttl: Duration,
+    /// How often a comment keeps a silent stream alive.
+    pub sse_keepalive: Duration,
+    /// How many connections are served at a time; further ones wait in the kernel.
+    pub max_connections: usize,
+    /// How long a request's head may take, counted from its first byte or the connection's start.
+    pub head_timeout: Duration,
+    /// How long a request's body may take.
+    pub body_timeout: Duration,
+    /// How long a client may take nothing of what is written to it.
+    pub write_stall: Duration,
+    /// How long a connection may stay open between two requests.
+    pub idle_timeout: Duration,
+    /// How many change streams of the modern era a principal may have open.
+    pub streams_per_client: usize,
+    /// How many legacy sessions a principal may have.
+    pub sessions_per_principal: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            path: "/mcp".to_owned(),
+            loopback: true,
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            max_body: MAX_BODY_BYTES,
+            max_reply: MAX_REPLY_BYTES,
+            versions: Versions::default(),
+            session_ttl: SESSION_TTL,
+            sse_keepalive: SSE_KEEPALIVE,
+            max_connections: MAX_CONNECTIONS,
+            head_timeout: HEAD_TIMEOUT,
+            body_timeout: BODY_TIMEOUT,
+            write_stall: WRITE_STALL,
+            idle_timeout: IDLE_TIMEOUT,
+            streams_per_client: STREAMS_PER_CLIENT,
+            sessions_per_principal: SESSIONS_PER_PRINCIPAL,
+        }
+    }
+}
+
+/// What all connections share.
+pub struct Door {
+    gateway: Arc<Gateway>,
+    settings: Settings,
+    sessions: Sessions,
+    streams: Streams,
+    /// Every task of this room runs on it, so that a drain can wait for them.
+    tasks: TaskTracker,
+    /// Fires when the house closes: no new request, streams end, calls that somebody awaits go on.
+    stop: CancellationToken,
+}
+
+impl Door {
+    /// Makes the front doors of `gateway`. Nothing runs yet.
+    pub fn new(
+        gateway: Arc<Gateway>,
+        settings: Settings,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let sessions = Sessions::new(settings.session_ttl, settings.sessions_per_principal);
+        let streams = Streams::new(settings.streams_per_client);
+        Arc::new(Self { gateway, settings, sessions, streams, tasks, stop })
+    }
+
+    /// How many legacy sessions are open.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+}
+
+const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
+const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
+const MAX_CONNECTIONS: usize = 10_000;
+const SESSION_TTL: Duration = Duration::from_secs(30 * 60);
+const SSE_KEEPALIVE: Duration = Duration::from_secs(15);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+const WRITE_STALL: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+const STREAMS_PER_CLIENT: usize = 8;
+const SESSIONS_PER_PRINCIPAL: usize = 32;
+
+/// The most messages in one batch.
+const MAX_BATCH: usize = 50;
+/// How many messages of one batch are worked on at a time.
+const BATCH_WIDTH: usize = 8;

@@ -1,0 +1,174 @@
+//! Several messages in one array: 2025-03-26 and before.
+//!
+//! Promises: each message is answered as if it had come alone; together their answers are no larger
+//! than one may be.
+//!
+//! Knows nothing of: which wire a batch came on.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::{self, BoxFuture};
+use futures::{FutureExt, StreamExt, stream};
+use hyper::StatusCode;
+use serde::de::IgnoredAny;
+
+use super::answer::{Answer, Refused, Text};
+use super::calls::Calls;
+use super::legacy::{self, Peer};
+use super::{BATCH_WIDTH, MAX_BATCH, encode};
+use crate::gateway::Guest;
+use crate::json;
+use crate::mcp::call::Body;
+use crate::mcp::revision::Revision;
+use crate::rpc::{self, Id, Invalid, Message, code};
+
+/// Whether a text is an array and not an object.
+pub(super) fn is_batch(text: &[u8]) -> bool {
+    text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
+}
+
+/// Reads the messages of a batch. One that is no message has its own error.
+pub(super) fn read(
+    revision: Revision,
+    text: &Bytes,
+) -> Result<Vec<Result<Message, Invalid>>, Refused> {
+    if !revision.has_batches() {
+        return Err(removed());
+    }
+    // The elements alone do not tell what stands behind the array.
+    let elements = match serde_json::from_slice::<IgnoredAny>(text) {
+        Ok(_) => json::elements(text).unwrap_or_default(),
+        Err(error) => {
+            return Err(refused(code::PARSE_ERROR, format!("not valid JSON: {error}")));
+        }
+    };
+    if elements.is_empty() || elements.len() > MAX_BATCH {
+        let text = format!("a batch holds 1 to {MAX_BATCH} messages");
+        return Err(refused(code::INVALID_REQUEST, text));
+    }
+    let messages: Vec<_> = elements
+        .into_iter()
+        .map(|element| Message::parse_within(element, json::MAX_DEPTH - 1))
+        .collect();
+    // Spec 2025-03-26, lifecycle: `initialize` MUST NOT be part of a batch.
+    let opens = messages
+        .iter()
+        .any(|message| matches!(message, Ok(Message::Request(r)) if &*r.method == "initialize"));
+    if opens {
+        return Err(refused(code::INVALID_REQUEST, "`initialize` must come alone".to_owned()));
+    }
+    Ok(messages)
+}
+
+/// Answers the messages of a batch, several at a time; `None` if nothing in it wants an answer.
+/// Progress of batched requests is not told.
+pub(super) fn serve(
+    guest: &Guest,
+    peer: &Peer,
+    calls: &Arc<Calls>,
+    messages: Vec<Result<Message, Invalid>>,
+    max_reply: usize,
+) -> impl Future<Output = Option<Answer>> + Send + 'static {
+    let mut open: Vec<BoxFuture<'static, (Option<Id>, Option<Answer>)>> = Vec::new();
+    for message in messages {
+        match message {
+            Ok(Message::Request(request)) => {
+                let id = request.id.clone();
+                let call = legacy::serve(guest, peer, calls, request, max_reply);
+                open.push(async move { (Some(id), call.answer.await) }.boxed());
+            }
+            Ok(Message::Notification(notification)) => {
+                if &*notification.method == "notifications/cancelled" {
+                    calls.cancel(&notification.params);
+                }
+            }
+            // Nothing is asked of these clients, so nothing waits for an answer.
+            Ok(Message::Answer(_)) => {}
+            Err(invalid) => {
+                let answer = Answer::from(invalid);
+                open.push(future::ready((None, Some(answer))).boxed());
+            }
+        }
+    }
+    async move {
+        let mut answers = stream::iter(open).buffer_unordered(BATCH_WIDTH);
+        let mut all = Vec::new();
+        while let Some((id, answer)) = answers.next().await {
+            let Some(answer) = answer else { continue };
+            let room = max_reply.saturating_sub(all.len());
+            let text = match collect(answer.text, room).await {
+                Some(text) if text.len() <= room => text,
+                _ => {
+                    let refused = encode::too_large("all upstreams together", max_reply);
+                    rpc::write_error(id.as_ref(), &refused.error.to_bytes())
+                }
+            };
+            all.push(if all.is_empty() { b'[' } else { b',' });
+            all.extend_from_slice(&text);
+        }
+        if all.is_empty() {
+            return None;
+        }
+        all.push(b']');
+        Some(Answer { status: StatusCode::OK, retry_after: None, text: Text::Whole(all.into()) })
+    }
+}
+
+/// Batches do not exist in this revision.
+pub(super) fn removed() -> Refused {
+    let text = "batches were removed in revision 2025-06-18: send one message at a time";
+    refused(code::INVALID_REQUEST, text.to_owned())
+}
+
+/// The whole text; `None` if it breaks off or is larger than `limit`.
+async fn collect(text: Text, limit: usize) -> Option<Bytes> {
+    match text {
+        Text::Whole(text) => Some(text),
+        arriving @ Text::Arriving(..) => {
+            Body::Arriving(arriving.into_pieces()).collect(limit).await.ok()
+        }
+    }
+}
+
+fn refused(code: i64, text: String) -> Refused {
+    Refused::new(StatusCode::BAD_REQUEST, code, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_len(revision: Revision, text: String) -> Result<usize, i64> {
+        let messages = read(revision, &text.into());
+        messages.map(|messages| messages.len()).map_err(|refused| refused.error.code)
+    }
+
+    #[test]
+    fn a_batch_is_a_short_array_of_messages_in_the_revisions_that_have_it() {
+        let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+        let many = |count: usize| format!("[{}]", vec![ping; count].join(","));
+        for revision in [Revision::V2024_11_05, Revision::V2025_03_26] {
+            assert_eq!(read_len(revision, many(1)), Ok(1));
+            assert_eq!(read_len(revision, many(MAX_BATCH)), Ok(MAX_BATCH));
+            for bad in [many(0), many(MAX_BATCH + 1), many(1).replace("ping", "initialize")] {
+                assert_eq!(read_len(revision, bad), Err(code::INVALID_REQUEST));
+            }
+            for bad in ["[", "[{}]]", "[1,]"] {
+                assert_eq!(read_len(revision, bad.into()), Err(code::PARSE_ERROR), "{bad}");
+            }
+        }
+        for revision in [Revision::V2025_06_18, Revision::V2025_11_25] {
+            assert_eq!(read_len(revision, many(1)), Err(code::INVALID_REQUEST));
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_fails_alone() {
+        let text = Bytes::from_static(b" [[], 7, {\"jsonrpc\":\"2.0\",\"method\":\"n\"}] ");
+        assert!(is_batch(&text) && !is_batch(b" {}"));
+        let messages = read(Revision::V2025_03_26, &text).expect("a batch");
+        let good: Vec<_> = messages.iter().map(Result::is_ok).collect();
+        assert_eq!(good, [false, false, true]);
+    }
+}

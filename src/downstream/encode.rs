@@ -1,0 +1,213 @@
+//! What both dialects write alike: lists, capabilities, who Weir is, and faults that read the same in
+//! every revision.
+//!
+//! Knows nothing of: eras. What differs between them, the dialects add.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+
+use super::answer::Refused;
+use crate::catalog::View;
+use crate::gateway::Page;
+use crate::json::{self, Object};
+use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::meta;
+use crate::mcp::name::UpstreamName;
+use crate::rpc::{self, code};
+use crate::upstream;
+
+/// Weir's own codes, outside of what JSON-RPC reserves.
+pub(super) mod own_code {
+    /// A rate limit, or too much at a time.
+    pub(crate) const TOO_BUSY: i64 = 4290;
+    /// The upstream is not there.
+    pub(crate) const UNAVAILABLE: i64 = 5030;
+    /// The upstream took too long.
+    pub(crate) const TIMED_OUT: i64 = 5040;
+    /// A message is larger than allowed.
+    pub(crate) const TOO_LARGE: i64 = 5130;
+}
+
+/// Reads which page of a list is asked for.
+pub(super) fn cursor(params: &Object) -> Result<Option<String>, Refused> {
+    match params.get("cursor") {
+        // Some clients write what they do not have as null.
+        None | Some("null") => Ok(None),
+        Some(raw) => match json::decode_string(raw) {
+            Some(cursor) => Ok(Some(cursor.into_owned())),
+            None => {
+                Err(Refused::new(StatusCode::OK, code::INVALID_PARAMS, "`cursor` must be a string"))
+            }
+        },
+    }
+}
+
+/// A page's items and where the next one begins.
+pub(super) fn page(kind: Kind, page: &Page) -> Object {
+    let mut items = Vec::with_capacity(page.items.len() + 2);
+    items.push(b'[');
+    items.extend_from_slice(&page.items);
+    items.push(b']');
+    let mut result = Object::new();
+    result.set(kind.list_member(), items);
+    if let Some(cursor) = &page.next_cursor {
+        result.set("nextCursor", json::quote(cursor));
+    }
+    result
+}
+
+/// The upstreams that a list misses, as a member of `_meta`; none if it is whole.
+pub(super) fn set_partial(meta: &mut Object, partial: &[UpstreamName]) {
+    if partial.is_empty() {
+        return;
+    }
+    // A name has no character that JSON would escape.
+    let names: Vec<_> = partial.iter().map(|name| format!("\"{name}\"")).collect();
+    meta.set(meta::PARTIAL, format!("[{}]", names.join(",")));
+}
+
+/// What a client of this view can ask for. Changes are always told, since Weir tells them itself.
+pub(super) fn capabilities(view: &View, completions: bool) -> Object {
+    let mut capabilities = Object::new();
+    for topic in Topic::ALL {
+        capabilities.set(topic.capability(), r#"{"listChanged":true}"#);
+    }
+    if completions && view.completions() {
+        capabilities.set("completions", "{}");
+    }
+    capabilities
+}
+
+/// Who Weir is.
+pub(super) fn server_info() -> Bytes {
+    Bytes::from_static(
+        concat!(r#"{"name":"weir","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#).as_bytes(),
+    )
+}
+
+/// Nobody here answers to this method.
+pub(super) fn unknown_method(status: StatusCode, method: &str) -> Refused {
+    let shown: String = method.chars().take(MAX_SHOWN_CHARS).collect();
+    Refused::new(status, code::METHOD_NOT_FOUND, format!("Method not found: {shown}"))
+}
+
+/// The client may try again later.
+pub(super) fn too_busy(retry_after: Duration) -> Refused {
+    let milliseconds = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
+    let text = format!("too many requests: try again in {milliseconds} ms");
+    let data = format!("{{\"retryAfterMs\":{milliseconds}}}");
+    let error = rpc::Error { data: Some(data.into()), ..rpc::Error::new(own_code::TOO_BUSY, text) };
+    Refused { error, status: StatusCode::TOO_MANY_REQUESTS, retry_after: Some(retry_after) }
+}
+
+/// An upstream broke, in words that name it and nothing behind it: causes may hold paths and
+/// addresses, and are the operator's.
+pub(super) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> Refused {
+    use upstream::Error;
+    let refused = |code, text| Refused::new(StatusCode::OK, code, text);
+    match cause {
+        Error::Unavailable(_) => refused(
+            own_code::UNAVAILABLE,
+            format!("upstream {name} is unavailable; nothing was sent to it; try again later"),
+        ),
+        Error::Broke(_) => refused(
+            own_code::UNAVAILABLE,
+            format!(
+                "the connection to upstream {name} broke; the request may have been carried out"
+            ),
+        ),
+        Error::TimedOut(limit) => refused(
+            own_code::TIMED_OUT,
+            format!("upstream {name} did not answer within {} s", limit.as_secs_f32()),
+        ),
+        Error::Busy { retry_after } => too_busy(*retry_after),
+        Error::TooLarge(limit) => too_large(&format!("upstream {name}"), *limit),
+        Error::Protocol(_) => broken(&format!("upstream {name} broke the protocol")),
+    }
+}
+
+/// There is no such resource, or none that this client may know of.
+pub(super) fn no_such_resource(code: i64, uri: &str) -> Refused {
+    let mut refused = Refused::new(StatusCode::OK, code, "Resource not found");
+    let mut data = Object::new();
+    data.set("uri", json::quote(uri));
+    refused.error.data = Some(data.to_bytes());
+    refused
+}
+
+/// The code of an error object, if it has one that can be read.
+pub(super) fn code_of(error: &Object) -> Option<i64> {
+    error.get("code")?.parse().ok()
+}
+
+/// Somebody sent more than is taken.
+pub(super) fn too_large(who: &str, limit: usize) -> Refused {
+    let text = format!("{who} sent a message of more than {limit} bytes");
+    Refused::new(StatusCode::OK, own_code::TOO_LARGE, text)
+}
+
+/// A reply that cannot be passed on.
+pub(super) fn broken(text: &str) -> Refused {
+    Refused::new(StatusCode::OK, code::INTERNAL_ERROR, text)
+}
+
+/// How much of a client's own text is shown back to it.
+const MAX_SHOWN_CHARS: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_holds_its_items_as_they_are() {
+        let full = Page {
+            items: r#"{"name":"a","x":1e400},{"name":"b"}"#.into(),
+            next_cursor: Some("c\"".into()),
+            partial: vec!["hub".parse().expect("a name"), "wiki".parse().expect("a name")],
+            ttl: Duration::ZERO,
+            public: false,
+        };
+        let expected = r#"{"prompts":[{"name":"a","x":1e400},{"name":"b"}],"nextCursor":"c\""}"#;
+        assert_eq!(page(Kind::Prompt, &full).to_bytes(), expected);
+        let mut meta = Object::new();
+        set_partial(&mut meta, &full.partial);
+        assert_eq!(meta.to_bytes(), r#"{"weir/partial":["hub","wiki"]}"#);
+        let empty = Page { items: Bytes::new(), next_cursor: None, partial: vec![], ..full };
+        assert_eq!(page(Kind::Template, &empty).to_bytes(), r#"{"resourceTemplates":[]}"#);
+    }
+
+    #[test]
+    fn a_cursor_is_a_string_or_absent() {
+        let read = |text: &'static str| {
+            let cursor = cursor(&Object::parse(text).expect("an object"));
+            cursor.map_err(|refused| refused.error.code)
+        };
+        assert_eq!(read("{}"), Ok(None));
+        assert_eq!(read(r#"{"cursor":null}"#), Ok(None));
+        assert_eq!(read(r#"{"cursor":""}"#), Ok(Some(String::new())));
+        assert_eq!(read(r#"{"cursor":7}"#), Err(code::INVALID_PARAMS));
+    }
+
+    #[test]
+    fn what_an_upstream_did_is_told_without_its_secrets() {
+        use upstream::Error;
+        let name: UpstreamName = "hub".parse().expect("a name");
+        for (cause, code) in [
+            (Error::Unavailable("/secret/path".into()), own_code::UNAVAILABLE),
+            (Error::Broke("10.0.0.1:443".into()), own_code::UNAVAILABLE),
+            (Error::TimedOut(Duration::from_secs(60)), own_code::TIMED_OUT),
+            (Error::Busy { retry_after: Duration::from_millis(1_500) }, own_code::TOO_BUSY),
+            (Error::TooLarge(8), own_code::TOO_LARGE),
+            (Error::Protocol("secret".into()), code::INTERNAL_ERROR),
+        ] {
+            let refused = upstream_failed(&name, &cause);
+            assert_eq!(refused.error.code, code, "{cause}");
+            assert!(!refused.error.message.contains("secret"), "{}", refused.error.message);
+            assert!(!refused.error.message.contains("10.0"), "{}", refused.error.message);
+            // Outside of what the specification reserves for itself (spec, error codes).
+            assert!(code > 0 || code == crate::rpc::code::INTERNAL_ERROR);
+        }
+    }
+}

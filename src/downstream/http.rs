@@ -1,0 +1,117 @@
+//! The HTTP wire: connections, their limits in time, and their end.
+//!
+//! Promises: a connection that does nothing is closed after a bounded time in every phase of its life;
+//! when the house closes, what is under way is finished and nothing new begins.
+//!
+//! Knows nothing of: what is said on a connection; see `endpoint`.
+
+mod body;
+mod detach;
+mod endpoint;
+mod head;
+mod wire;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tracing::{debug, warn};
+
+use super::Door;
+use wire::Wire;
+
+/// Accepts connections until the house closes, and serves each on a task of its own.
+///
+/// Never ends on an error: what accepting can fail with passes (a client that left, no free file
+/// descriptors), so it waits and tries again.
+pub async fn accept_loop(listener: TcpListener, door: Arc<Door>) {
+    let sweeper = Arc::clone(&door);
+    door.tasks.spawn(async move { sweeper.sessions.sweep(&sweeper.stop).await });
+    let places = Arc::new(Semaphore::new(door.settings.max_connections));
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = door.stop.cancelled() => return,
+            accepted = async {
+                // Before accepting: who has no place waits in the kernel and not here.
+                let place = Arc::clone(&places).acquire_owned().await;
+                let place = place.expect("nobody closes the semaphore");
+                listener.accept().await.map(|(stream, peer)| (stream, peer, place))
+            } => accepted,
+        };
+        match accepted {
+            Ok((stream, peer, place)) => {
+                pause = FIRST_PAUSE;
+                if let Err(error) = stream.set_nodelay(true) {
+                    debug!(%peer, %error, "small answers may be late");
+                }
+                let door_of_task = Arc::clone(&door);
+                door.tasks.spawn(async move {
+                    serve_connection(door_of_task, stream, Some(peer)).await;
+                    drop(place);
+                });
+            }
+            Err(error) if is_the_peers(&error) => {}
+            Err(error) => {
+                warn!(%error, "no connection can be accepted at the moment");
+                tokio::select! {
+                    () = door.stop.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+        }
+    }
+}
+
+/// Serves one connection until either side ends it. When the house closes, the request that is under
+/// way is finished first.
+pub async fn serve_connection<S>(door: Arc<Door>, io: S, peer: Option<SocketAddr>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let wire = Wire::new(io, &door.settings);
+    let service = service_fn(|request| {
+        let gone = wire.clone().gone().boxed();
+        endpoint::answer(Arc::clone(&door), request, wire.busy(), gone).map(Ok::<_, Infallible>)
+    });
+    let connection = http1::Builder::new()
+        .max_headers(MAX_HEADER_FIELDS)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(wire.clone()), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = door.stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        debug!(?peer, %error, "a connection broke");
+    }
+}
+
+/// Whether a connection failed by itself between the kernel's accepting it and ours.
+fn is_the_peers(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// The most header fields of a request.
+const MAX_HEADER_FIELDS: usize = 100;
+/// The most bytes of a request's head; also what is read ahead.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// How long accepting rests after an error, doubling.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(1);

@@ -1,0 +1,255 @@
+//! What goes back over HTTP: one JSON text, a stream of events, or nothing.
+//!
+//! A broken upstream in the middle of a text ends it with an error, at which hyper cuts the connection:
+//! the only honest way to say that what was sent is not all.
+//!
+//! Knows nothing of: eras, sessions, and what an event says.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use hyper::{Response, StatusCode};
+use tokio::time::{Interval, MissedTickBehavior};
+
+use super::wire::Busy;
+use crate::downstream::answer::{Answer, Call, Progress, Refused, Text};
+use crate::event_stream::{KEEP_ALIVE, MESSAGE_HEAD, MESSAGE_TAIL, write_message};
+use crate::mcp::call::Broken;
+use crate::rpc::code;
+
+/// A response's body.
+pub(super) struct ReplyBody {
+    content: Content,
+    /// The connection is busy until the last byte is handed over.
+    busy: Option<Busy>,
+}
+
+enum Content {
+    Whole(Option<Bytes>),
+    Arriving(BoxStream<'static, Result<Bytes, Broken>>),
+}
+
+/// A response on its way.
+pub(super) type Reply = Response<ReplyBody>;
+
+impl ReplyBody {
+    fn whole(text: impl Into<Bytes>) -> Self {
+        Self { content: Content::Whole(Some(text.into())), busy: None }
+    }
+
+    fn arriving(pieces: BoxStream<'static, Result<Bytes, Broken>>) -> Self {
+        Self { content: Content::Arriving(pieces), busy: None }
+    }
+
+    /// Keeps the connection busy until the body has ended.
+    pub(super) fn hold(&mut self, busy: Busy) {
+        self.busy = Some(busy);
+    }
+
+    /// Ends the body when `over` is: its client is gone.
+    pub(super) fn until(&mut self, over: BoxFuture<'static, ()>) {
+        if let Content::Arriving(pieces) = &mut self.content {
+            let rest = std::mem::replace(pieces, stream::empty().boxed());
+            *pieces = rest.take_until(over).boxed();
+        }
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let piece = match &mut self.content {
+            Content::Whole(text) => text.take().map(Ok),
+            Content::Arriving(pieces) => std::task::ready!(pieces.as_mut().poll_next(cx)),
+        };
+        Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(&self.content, Content::Whole(text) if text.as_ref().is_none_or(Bytes::is_empty))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(text) => {
+                SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64)
+            }
+            Content::Arriving(_) => SizeHint::default(),
+        }
+    }
+}
+
+// === Making responses ===
+
+/// No more than a status.
+pub(super) fn empty(status: StatusCode) -> Reply {
+    let mut reply = Response::new(ReplyBody::whole(Bytes::new()));
+    *reply.status_mut() = status;
+    reply
+}
+
+/// A refusal of the wire's own, before anybody has read what is asked.
+pub(super) fn refusal(status: StatusCode, text: &str) -> Reply {
+    json(Answer::refused(None, &Refused::new(status, code::INVALID_REQUEST, text)))
+}
+
+/// A refusal for want of credentials.
+pub(super) fn unauthorized(text: &str) -> Reply {
+    let reply = refusal(StatusCode::UNAUTHORIZED, text);
+    with_header(reply, WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+}
+
+/// A refusal of a method, with those that are there.
+pub(super) fn wrong_method(allowed: &'static str) -> Reply {
+    let reply = refusal(StatusCode::METHOD_NOT_ALLOWED, "this method is not served here");
+    with_header(reply, ALLOW, HeaderValue::from_static(allowed))
+}
+
+/// One answer as JSON.
+pub(super) fn json(answer: Answer) -> Reply {
+    let body = match answer.text {
+        Text::Whole(text) => ReplyBody::whole(text),
+        arriving @ Text::Arriving(..) => ReplyBody::arriving(arriving.into_pieces()),
+    };
+    let mut reply = Response::new(body);
+    *reply.status_mut() = answer.status;
+    let reply = with_header(reply, CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    match answer.retry_after {
+        Some(time) => {
+            // In whole seconds, and not too early.
+            let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+            with_header(reply, RETRY_AFTER, HeaderValue::from(seconds))
+        }
+        None => reply,
+    }
+}
+
+/// A stream of events.
+pub(super) fn events(events: impl Stream<Item = Result<Bytes, Broken>> + Send + 'static) -> Reply {
+    let reply = Response::new(ReplyBody::arriving(events.boxed()));
+    let reply = with_header(reply, CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    let reply = with_header(reply, CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Spec 2026-07-28, Streamable HTTP: proxies are told not to hold events back.
+    with_header(reply, HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"))
+}
+
+/// Answers a call: as JSON if its answer comes before any progress, else as events.
+///
+/// Nothing is sent before one of them is there, so that an answer that is an HTTP error can be one.
+pub(super) async fn answer(call: Call, keep_alive: Duration) -> Reply {
+    let Call { mut answer, progress } = call;
+    let Some(mut progress) = progress else {
+        return match answer.await {
+            Some(answer) => json(answer),
+            None => nothing(),
+        };
+    };
+    let mut events_of_call = CallEvents {
+        ready: VecDeque::new(),
+        answer: None,
+        progress: None,
+        pieces: stream::empty().boxed(),
+        keep_alive: silence(keep_alive),
+    };
+    tokio::select! {
+        biased;
+        done = &mut answer => {
+            let Some(done) = done else { return nothing() };
+            match progress.last() {
+                Some(note) if done.status == StatusCode::OK => {
+                    events_of_call.ready.push_back(write_message(&note));
+                    events_of_call.pieces = event(done);
+                }
+                _ => return json(done),
+            }
+        }
+        note = progress.next() => {
+            events_of_call.ready.push_back(write_message(&note));
+            events_of_call.answer = Some(answer);
+            events_of_call.progress = Some(progress);
+        }
+    }
+    events(stream::unfold(events_of_call, |mut events| async {
+        let piece = events.next().await?;
+        Some((piece, events))
+    }))
+}
+
+/// The response to a request that its client has cancelled: a stream without an answer (spec,
+/// cancellation: "not send a response for the cancelled request").
+fn nothing() -> Reply {
+    events(stream::empty())
+}
+
+/// Progress, then the answer, with comments in between where there is silence.
+struct CallEvents {
+    ready: VecDeque<Bytes>,
+    /// Until it is there.
+    answer: Option<BoxFuture<'static, Option<Answer>>>,
+    progress: Option<Progress>,
+    /// Of the answer, once it is there.
+    pieces: BoxStream<'static, Result<Bytes, Broken>>,
+    keep_alive: Interval,
+}
+
+impl CallEvents {
+    async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Some(Ok(bytes));
+            }
+            let (Some(answer), Some(progress)) = (&mut self.answer, &mut self.progress) else {
+                return self.pieces.next().await;
+            };
+            tokio::select! {
+                biased;
+                done = answer => {
+                    self.answer = None;
+                    let last = self.progress.take().and_then(Progress::last);
+                    if let Some(done) = done {
+                        self.ready.extend(last.map(|note| write_message(&note)));
+                        self.pieces = event(done);
+                    }
+                }
+                note = progress.next() => self.ready.push_back(write_message(&note)),
+                _ = self.keep_alive.tick() => {
+                    self.ready.push_back(Bytes::from_static(KEEP_ALIVE));
+                }
+            }
+            self.keep_alive.reset();
+        }
+    }
+}
+
+/// One answer as an event.
+fn event(answer: Answer) -> BoxStream<'static, Result<Bytes, Broken>> {
+    let fixed = |bytes| stream::once(std::future::ready(Ok(Bytes::from_static(bytes))));
+    fixed(MESSAGE_HEAD).chain(answer.text.into_pieces()).chain(fixed(MESSAGE_TAIL)).boxed()
+}
+
+/// Ticks when a stream has been silent for so long.
+pub(super) fn silence(time: Duration) -> Interval {
+    let mut interval = tokio::time::interval_at(tokio::time::Instant::now() + time, time);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+pub(super) fn with_header(mut reply: Reply, name: HeaderName, value: HeaderValue) -> Reply {
+    reply.headers_mut().insert(name, value);
+    reply
+}

@@ -1,0 +1,398 @@
+//! One HTTP request: from its head to a response.
+//!
+//! The order is the promise: whom it is for and where it comes from (403), what it wants (404, 405), who
+//! sends it (401), what it says it holds (415, 406) — and only then is its body read, in bounded space
+//! and time, and looked at.
+//!
+//! Knows nothing of: what a dialect makes of a message.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONNECTION, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Method, Request, StatusCode};
+
+use super::body::{self, Reply};
+use super::detach::Detached;
+use super::head;
+use super::wire::Busy;
+use crate::downstream::answer::{Answer, Call, Refused};
+use crate::downstream::modern::{Exchange, Listening};
+use crate::downstream::session::{InUse, Primary};
+use crate::downstream::{Door, batch, encode, era, legacy, modern, modern_headers, origin};
+use crate::event_stream::{KEEP_ALIVE, write_message};
+use crate::gateway::Guest;
+use crate::mcp::revision::{Era, Revision};
+use crate::rpc::{self, Message};
+
+/// Answers one request. `gone` is ready once its client has closed the connection.
+pub(super) async fn answer(
+    door: Arc<Door>,
+    request: Request<Incoming>,
+    busy: Busy,
+    gone: BoxFuture<'static, ()>,
+) -> Reply {
+    let (parts, incoming) = request.into_parts();
+    let mut reply = match admit(&door, &parts) {
+        Ok(guest) => match parts.method {
+            Method::POST => post(&door, &guest, &parts.headers, incoming, gone).await,
+            Method::GET => get(&door, &guest, &parts.headers, gone).await,
+            Method::DELETE => delete(&door, &guest, &parts.headers),
+            _ => body::wrong_method("POST, GET, DELETE"),
+        },
+        Err(reply) => reply,
+    };
+    reply.body_mut().hold(busy);
+    reply
+}
+
+fn admit(door: &Door, parts: &Parts) -> Result<Guest, Reply> {
+    let settings = &door.settings;
+    origin::check(settings, &parts.uri, &parts.headers)
+        .map_err(|stranger| body::refusal(StatusCode::FORBIDDEN, &stranger.to_string()))?;
+    if parts.uri.path() != settings.path {
+        return Err(body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path"));
+    }
+    if door.stop.is_cancelled() {
+        return Err(closing(body::refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "shutting down; connect again",
+        )));
+    }
+    let credentials = head::credentials(&parts.headers)
+        .ok_or_else(|| body::unauthorized("the Authorization header must hold one bearer token"))?;
+    door.gateway
+        .enter(credentials)
+        .map_err(|_| body::unauthorized("these credentials are not accepted here"))
+}
+
+// === POST ===
+
+async fn post(
+    door: &Arc<Door>,
+    guest: &Guest,
+    headers: &HeaderMap,
+    incoming: Incoming,
+    gone: BoxFuture<'static, ()>,
+) -> Reply {
+    if let Err((status, text)) = head::check_post(headers) {
+        return body::refusal(status, text);
+    }
+    let text = match read(door, incoming).await {
+        Ok(text) => text,
+        Err(reply) => return closing(reply),
+    };
+    if batch::is_batch(&text) {
+        return post_batch(door, guest, headers, &text).await;
+    }
+    let message = match Message::parse(text) {
+        Ok(message) => message,
+        Err(invalid) => return body::json(Answer::from(invalid)),
+    };
+    let versions = &door.settings.versions;
+    let version = version_header(headers);
+    let era = match &message {
+        Message::Request(request) => {
+            era::of_request(versions, &request.method, &request.params, version)
+        }
+        Message::Notification(_) | Message::Answer(_) => era::of_other(versions, version),
+    };
+    match era {
+        Era::Modern => post_modern(door, guest, headers, message, gone).await,
+        Era::Legacy => post_legacy(door, guest, headers, message).await,
+    }
+}
+
+async fn post_modern(
+    door: &Arc<Door>,
+    guest: &Guest,
+    headers: &HeaderMap,
+    message: Message,
+    mut gone: BoxFuture<'static, ()>,
+) -> Reply {
+    let settings = &door.settings;
+    let request = match message {
+        Message::Request(request) => request,
+        // Nothing that a client of this revision tells over HTTP means anything (spec, Streamable HTTP,
+        // sending messages, note), but telling it is allowed.
+        Message::Notification(_) => return body::empty(StatusCode::ACCEPTED),
+        Message::Answer(_) => {
+            let text = "this server asks nothing, so it takes no answers";
+            return body::refusal(StatusCode::BAD_REQUEST, text);
+        }
+    };
+    let exchange = match modern::open(request, Some(headers), &settings.versions) {
+        Ok(opened) => {
+            modern::serve(guest, opened, &settings.versions, &door.streams, settings.max_reply)
+        }
+        Err((id, refused)) => return body::json(Answer::refused(Some(&id), &refused)),
+    };
+    match exchange {
+        // A client that is gone has cancelled (spec, cancellation: MUST): the call is dropped with the
+        // response, or right here.
+        Exchange::Call(call) => tokio::select! {
+            biased;
+            mut reply = body::answer(call, settings.sse_keepalive) => {
+                reply.body_mut().until(gone);
+                reply
+            }
+            () = &mut gone => body::empty(StatusCode::REQUEST_TIMEOUT),
+        },
+        Exchange::Listening(listening) => listen(door, listening, gone),
+    }
+}
+
+async fn post_legacy(
+    door: &Arc<Door>,
+    guest: &Guest,
+    headers: &HeaderMap,
+    message: Message,
+) -> Reply {
+    if let Message::Request(request) = &message
+        && &*request.method == "initialize"
+    {
+        return initialize(door, guest, request);
+    }
+    let session = match session(door, guest, headers) {
+        Ok(session) => session,
+        Err(reply) => return reply,
+    };
+    match message {
+        Message::Request(request) => {
+            let max_reply = door.settings.max_reply;
+            let call = legacy::serve(guest, &session.peer, &session.calls, request, max_reply);
+            body::answer(outlasting(door, session, call), door.settings.sse_keepalive).await
+        }
+        Message::Notification(notification) => {
+            if &*notification.method == "notifications/cancelled" {
+                session.calls.cancel(&notification.params);
+            }
+            body::empty(StatusCode::ACCEPTED)
+        }
+        // Nothing is asked of these clients, so nothing waits for an answer.
+        Message::Answer(_) => body::empty(StatusCode::ACCEPTED),
+    }
+}
+
+async fn post_batch(door: &Arc<Door>, guest: &Guest, headers: &HeaderMap, text: &Bytes) -> Reply {
+    // Where batches were removed, the era of what is in them does not matter.
+    if era::of_other(&door.settings.versions, version_header(headers)) == Era::Modern {
+        return body::json(Answer::refused(None, &batch::removed()));
+    }
+    let session = match session(door, guest, headers) {
+        Ok(session) => session,
+        Err(reply) => return reply,
+    };
+    let messages = match batch::read(session.peer.revision, text) {
+        Ok(messages) => messages,
+        Err(refused) => return body::json(Answer::refused(None, &refused)),
+    };
+    let answers =
+        batch::serve(guest, &session.peer, &session.calls, messages, door.settings.max_reply);
+    let call = Call { answer: answers.boxed(), progress: None };
+    match outlasting(door, session, call).answer.await {
+        Some(answer) => body::json(answer),
+        None => body::empty(StatusCode::ACCEPTED),
+    }
+}
+
+fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply {
+    let id = Some(&request.id);
+    let opened = legacy::initialize(guest, &door.settings.versions, &request.params);
+    let (peer, result) = match opened {
+        Ok(opened) => opened,
+        Err(refused) => return body::json(Answer::refused(id, &refused)),
+    };
+    match door.sessions.open(guest.principal(), peer, guest.listen()) {
+        Ok(session) => {
+            let reply = body::json(Answer::result(&request.id, &result));
+            let value = HeaderValue::from_str(&session.id).expect("base64url is visible ASCII");
+            body::with_header(reply, HeaderName::from_static(SESSION_ID), value)
+        }
+        Err(_) => body::json(Answer::refused(id, &encode::too_busy(SESSION_RETRY))),
+    }
+}
+
+/// Lets a call run on when the stream that it was asked on is lost, and keeps its session alive.
+fn outlasting(door: &Door, session: InUse, call: Call) -> Call {
+    let answer = async move {
+        let answer = call.answer.await;
+        drop(session);
+        answer
+    };
+    let answer = Detached::new(answer.boxed(), door.tasks.clone(), door.stop.clone());
+    Call { answer: answer.boxed(), progress: call.progress }
+}
+
+/// Reads a body in bounded space and time.
+async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, Reply> {
+    let limit = door.settings.max_body;
+    let too_large = || {
+        let refused = encode::too_large("the client", limit);
+        let refused = Refused { status: StatusCode::PAYLOAD_TOO_LARGE, ..refused };
+        body::json(Answer::refused(None, &refused))
+    };
+    if incoming.size_hint().lower() > limit as u64 {
+        return Err(too_large());
+    }
+    let reading = async {
+        let mut text = BytesMut::new();
+        while let Some(frame) = incoming.frame().await {
+            let broken = |_| body::refusal(StatusCode::BAD_REQUEST, "the body broke off");
+            let Ok(data) = frame.map_err(broken)?.into_data() else {
+                continue;
+            };
+            if text.len() + data.len() > limit {
+                return Err(too_large());
+            }
+            text.extend_from_slice(&data);
+        }
+        Ok(text.freeze())
+    };
+    tokio::time::timeout(door.settings.body_timeout, reading).await.unwrap_or_else(|_| {
+        Err(body::refusal(StatusCode::REQUEST_TIMEOUT, "the body took too long"))
+    })
+}
+
+// === GET and DELETE ===
+
+/// Opens the stream on which a legacy session hears of changes.
+async fn get(
+    door: &Arc<Door>,
+    guest: &Guest,
+    headers: &HeaderMap,
+    gone: BoxFuture<'static, ()>,
+) -> Reply {
+    if era::of_other(&door.settings.versions, version_header(headers)) == Era::Modern {
+        return body::wrong_method("POST");
+    }
+    if let Err((status, text)) = head::check_get(headers) {
+        return body::refusal(status, text);
+    }
+    let session = match session(door, guest, headers) {
+        Ok(session) => session,
+        Err(reply) => return reply,
+    };
+    let changes = Changes {
+        primary: session.become_primary().await,
+        silence: body::silence(door.settings.sse_keepalive),
+        door: Arc::clone(door),
+    };
+    // A comment at once: some clients wait for the first byte before they go on.
+    let begin = stream::once(std::future::ready(Ok(Bytes::from_static(KEEP_ALIVE))));
+    let rest = stream::unfold(changes, |mut changes| async {
+        let event = changes.next().await?;
+        Some((Ok(event), changes))
+    });
+    let mut reply = body::events(begin.chain(rest));
+    reply.body_mut().until(gone);
+    reply
+}
+
+/// Ends a legacy session.
+fn delete(door: &Door, guest: &Guest, headers: &HeaderMap) -> Reply {
+    if era::of_other(&door.settings.versions, version_header(headers)) == Era::Modern {
+        return body::wrong_method("POST");
+    }
+    match session(door, guest, headers) {
+        Ok(session) => {
+            door.sessions.end(&session);
+            body::empty(StatusCode::NO_CONTENT)
+        }
+        Err(reply) => reply,
+    }
+}
+
+/// Finds the session that a legacy request belongs to, and checks its version header against it.
+fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Reply> {
+    if !headers.contains_key(SESSION_ID) {
+        let text = "no session: send `initialize` first, then the Mcp-Session-Id of its answer";
+        return Err(body::refusal(StatusCode::BAD_REQUEST, text));
+    }
+    let id = head::only(headers, &HeaderName::from_static(SESSION_ID));
+    let session = id.and_then(|id| door.sessions.find(guest.principal(), id));
+    let session = session.ok_or_else(|| {
+        let text = "this session is unknown or has ended: send `initialize` again";
+        body::refusal(StatusCode::NOT_FOUND, text)
+    })?;
+    // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400. Earlier
+    // ones have no such header. Without one the session's own version holds.
+    let checked = session.peer.revision >= Revision::V2025_06_18;
+    if checked && headers.contains_key(modern_headers::VERSION) {
+        let version = version_header(headers).and_then(|text| text.parse().ok());
+        if !version.is_some_and(|revision| door.settings.versions.has(revision)) {
+            let text = "this MCP-Protocol-Version is not supported here";
+            return Err(body::refusal(StatusCode::BAD_REQUEST, text));
+        }
+    }
+    Ok(session)
+}
+
+// === Streams of changes ===
+
+/// A legacy session's primary stream.
+struct Changes {
+    primary: Primary,
+    silence: tokio::time::Interval,
+    door: Arc<Door>,
+}
+
+impl Changes {
+    async fn next(&mut self) -> Option<Bytes> {
+        let event = tokio::select! {
+            biased;
+            () = self.primary.over.cancelled() => return None,
+            () = self.door.stop.cancelled() => return None,
+            topic = self.primary.listen.next() => {
+                write_message(&rpc::write_notification(topic.notification(), b"{}"))
+            }
+            _ = self.silence.tick() => Bytes::from_static(KEEP_ALIVE),
+        };
+        self.silence.reset();
+        Some(event)
+    }
+}
+
+/// A modern listen: acknowledged first, ended with a result when the house closes.
+fn listen(door: &Arc<Door>, listening: Listening, gone: BoxFuture<'static, ()>) -> Reply {
+    let begin = write_message(&listening.acknowledged());
+    let silence = body::silence(door.settings.sse_keepalive);
+    let state = (Some(listening), silence, Arc::clone(door));
+    let rest = stream::unfold(state, |(listening, mut silence, door)| async {
+        let mut listening = listening?;
+        let event = tokio::select! {
+            biased;
+            () = door.stop.cancelled() => {
+                let end = write_message(&listening.ended());
+                return Some((Ok(end), (None, silence, door)));
+            }
+            change = listening.changed() => write_message(&change),
+            _ = silence.tick() => Bytes::from_static(KEEP_ALIVE),
+        };
+        silence.reset();
+        Some((Ok(event), (Some(listening), silence, door)))
+    });
+    let begin = stream::once(std::future::ready(Ok(begin)));
+    let mut reply = body::events(begin.chain(rest));
+    reply.body_mut().until(gone);
+    reply
+}
+
+fn version_header(headers: &HeaderMap) -> Option<&str> {
+    head::only(headers, &HeaderName::from_static(modern_headers::VERSION))
+}
+
+/// Asks for the connection to be closed: what is left on it is not to be read.
+fn closing(reply: Reply) -> Reply {
+    body::with_header(reply, CONNECTION, HeaderValue::from_static("close"))
+}
+
+/// The header that names a legacy session.
+const SESSION_ID: &str = "mcp-session-id";
+/// When a client whose sessions are all busy may try again.
+const SESSION_RETRY: std::time::Duration = std::time::Duration::from_secs(1);

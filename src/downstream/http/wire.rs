@@ -1,0 +1,345 @@
+//! A connection's byte stream with our own timers around it.
+//!
+//! hyper's timers do not fit: its head timer also closes idle connections, nothing watches a client that
+//! takes no bytes, and one that has sent part of a next request and left goes unnoticed. So the stream
+//! knows in which phase the connection is, and fails with a time-out in the phases that are bounded.
+//!
+//! Everything is polled by the one task that serves the connection, so the lock is never contended.
+//! Knows nothing of: HTTP, beyond that requests take turns.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+use crate::downstream::Settings;
+
+/// A stream with timers. Cheap to clone: all clones are the same stream.
+pub(super) struct Wire<S> {
+    inner: Arc<Mutex<Inner<S>>>,
+    phase: Arc<Phases>,
+}
+
+struct Inner<S> {
+    io: S,
+    /// Read while looking whether the client is still there; hyper gets it first.
+    ahead: BytesMut,
+    /// The client has closed its side.
+    ended: bool,
+    read_timer: Timer,
+    write_timer: Timer,
+    write_stall: Duration,
+}
+
+/// The phase of a connection, shared with the requests on it.
+struct Phases {
+    now: Mutex<Phase>,
+    head_timeout: Duration,
+    idle_timeout: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// A head is expected in full by then.
+    Head(Instant),
+    /// A request is being worked on; its own limits hold.
+    Busy,
+    /// Between requests; the next one has to begin by then.
+    Idle(Instant),
+}
+
+/// A request is on this connection from its head to the end of its answer; dropped, it is over.
+pub(super) struct Busy(Arc<Phases>);
+
+impl<S> Wire<S> {
+    pub(super) fn new(io: S, settings: &Settings) -> Self {
+        let head = Phase::Head(Instant::now() + settings.head_timeout);
+        let inner = Inner {
+            io,
+            ahead: BytesMut::new(),
+            ended: false,
+            read_timer: Timer::default(),
+            write_timer: Timer::default(),
+            write_stall: settings.write_stall,
+        };
+        let phase = Phases {
+            now: Mutex::new(head),
+            head_timeout: settings.head_timeout,
+            idle_timeout: settings.idle_timeout,
+        };
+        Self { inner: Arc::new(Mutex::new(inner)), phase: Arc::new(phase) }
+    }
+
+    /// Tells that a request's head has been read.
+    pub(super) fn busy(&self) -> Busy {
+        *self.phase.lock() = Phase::Busy;
+        Busy(Arc::clone(&self.phase))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<S>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: AsyncRead + Unpin> Wire<S> {
+    /// Waits until the client has closed the connection, even if it left bytes of a next request
+    /// behind. One that leaves more than [`MAX_AHEAD`] of them is not noticed before they are read.
+    pub(super) async fn gone(self) {
+        poll_fn(|cx| self.lock().poll_gone(cx)).await;
+    }
+}
+
+impl<S: AsyncRead + Unpin> Inner<S> {
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut chunk = [0_u8; 1_024];
+        while !self.ended && self.ahead.len() < MAX_AHEAD {
+            let mut buffer = ReadBuf::new(&mut chunk);
+            match ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {
+                    self.ahead.extend_from_slice(buffer.filled());
+                }
+                Ok(()) | Err(_) => self.ended = true,
+            }
+        }
+        if self.ended { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.ahead.is_empty() {
+            let count = self.ahead.len().min(into.remaining());
+            into.put_slice(&self.ahead[..count]);
+            self.ahead.advance(count);
+            return Poll::Ready(Ok(()));
+        }
+        if self.ended {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.io).poll_read(cx, into)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut inner = self.lock();
+        let before = into.filled().len();
+        match inner.poll_read(cx, into) {
+            Poll::Ready(Ok(())) if into.filled().len() > before => {
+                inner.read_timer.stop();
+                self.phase.bytes_came();
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending => match self.phase.deadline() {
+                Some(deadline) => inner.read_timer.poll(deadline, cx),
+                None => {
+                    inner.read_timer.stop();
+                    Poll::Pending
+                }
+            },
+            ended => ended,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Inner<S> {
+    /// Fails where nothing has been taken for too long.
+    fn timed<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match write(Pin::new(&mut self.io), cx) {
+            Poll::Pending => {
+                let deadline = self.write_timer.or_begin(Instant::now() + self.write_stall);
+                self.write_timer.poll(deadline, cx)
+            }
+            done => {
+                self.write_timer.stop();
+                done
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.lock().timed(cx, |io, cx| io.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.lock().timed(cx, |io, cx| io.poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.lock().io.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.lock().timed(cx, |io, cx| io.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.lock().timed(cx, |io, cx| io.poll_shutdown(cx))
+    }
+}
+
+impl<S> Clone for Wire<S> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), phase: Arc::clone(&self.phase) }
+    }
+}
+
+impl Phases {
+    fn bytes_came(&self) {
+        let mut now = self.lock();
+        if let Phase::Idle(_) = *now {
+            *now = Phase::Head(Instant::now() + self.head_timeout);
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match *self.lock() {
+            Phase::Head(deadline) | Phase::Idle(deadline) => Some(deadline),
+            Phase::Busy => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Phase> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        *self.0.lock() = Phase::Idle(Instant::now() + self.0.idle_timeout);
+    }
+}
+
+/// A deadline that a task is woken at. Allocated at its first use: a quick connection has none.
+#[derive(Default)]
+struct Timer {
+    sleep: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Instant>,
+}
+
+impl Timer {
+    fn stop(&mut self) {
+        self.deadline = None;
+    }
+
+    /// The deadline that runs, or else this one from now on.
+    fn or_begin(&mut self, deadline: Instant) -> Instant {
+        self.deadline.unwrap_or(deadline)
+    }
+
+    /// Fails once the deadline has passed.
+    fn poll<T>(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if self.deadline != Some(deadline) {
+            self.deadline = Some(deadline);
+            sleep.as_mut().reset(deadline);
+        }
+        ready!(sleep.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// How much of a client's next requests is read ahead while it waits for an answer.
+const MAX_AHEAD: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    fn wire(buffer: usize) -> (Wire<DuplexStream>, DuplexStream) {
+        let (ours, theirs) = duplex(buffer);
+        (Wire::new(ours, &Settings::default()), theirs)
+    }
+
+    fn is_timeout<T>(result: io::Result<T>) -> bool {
+        result.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_has_its_time_from_its_first_byte_however_it_trickles() {
+        let (mut wire, mut client) = wire(64);
+        let start = Instant::now();
+        let trickle = async {
+            loop {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                if client.write_all(b"G").await.is_err() {
+                    break;
+                }
+            }
+        };
+        let read = async { while wire.read_u8().await.is_ok() {} };
+        tokio::select! { () = trickle => {}, () = read => {} }
+        assert_eq!(start.elapsed(), Duration::from_secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn between_requests_there_is_more_time_and_none_runs_while_one_is_worked_on() {
+        let (mut wire, mut client) = wire(64);
+        let busy = wire.busy();
+        let waited = tokio::time::timeout(Duration::from_secs(600), wire.read_u8()).await;
+        assert!(waited.is_err(), "no limit of the connection's own");
+        drop(busy);
+        let start = Instant::now();
+        assert!(is_timeout(wire.read_u8().await));
+        assert_eq!(start.elapsed(), Duration::from_secs(75));
+        drop(wire.busy());
+        client.write_all(b"P").await.expect("room");
+        assert!(wire.read_u8().await.is_ok());
+        let start = Instant::now();
+        assert!(is_timeout(wire.read_u8().await));
+        assert_eq!(start.elapsed(), Duration::from_secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_given_up_and_one_that_takes_little_is_not() {
+        let (mut wire, mut client) = wire(1);
+        let start = Instant::now();
+        let slow = async {
+            for _ in 0..3 {
+                tokio::time::sleep(Duration::from_secs(29)).await;
+                client.read_u8().await.expect("a byte");
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            result = wire.write_all(&[0; 100]) => assert!(is_timeout(result)),
+            () = slow => {}
+        }
+        assert_eq!(start.elapsed(), Duration::from_secs(3 * 29 + 30));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_is_noticed_behind_what_it_sent_ahead() {
+        let (mut wire, mut client) = wire(64);
+        client.write_all(b"POST").await.expect("room");
+        let gone = tokio::spawn(wire.clone().gone());
+        drop(client);
+        gone.await.expect("no panic");
+        let mut read = Vec::new();
+        wire.read_to_end(&mut read).await.expect("the bytes are still there");
+        assert_eq!(read, b"POST");
+    }
+}

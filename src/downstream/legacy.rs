@@ -1,0 +1,218 @@
+//! The legacy dialect, as a server: 2024-11-05 to 2025-11-25. Its sibling is `modern`, function by
+//! function.
+//!
+//! A conversation opens with [`initialize`], which makes a [`Peer`]; from then on [`serve`] answers
+//! requests in its name. JSON-RPC errors go out with HTTP 200: to these clients 404 says that the
+//! session is gone.
+//!
+//! Knows nothing of: sessions and their ids, and which wire it is on.
+
+use bytes::Bytes;
+use futures::FutureExt;
+use hyper::StatusCode;
+
+use std::sync::Arc;
+
+use super::answer::{Answer, Call, Progress, Refused};
+use super::calls::Calls;
+use super::encode;
+use super::era::Versions;
+use super::meta;
+use crate::gateway::{Fault, Guest};
+use crate::json::Object;
+use crate::mcp;
+use crate::mcp::call::{Ask, Body, Caller, Method, Outcome, Reply};
+use crate::mcp::kind::Kind;
+use crate::mcp::revision::{Era, Revision};
+use crate::rpc::{Id, Request, code};
+
+/// The client of a conversation, as it introduced itself.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    /// What was negotiated.
+    pub(super) revision: Revision,
+    info: Option<Bytes>,
+    capabilities: Bytes,
+}
+
+/// Opens a conversation: settles its revision and tells what can be asked.
+pub(super) fn initialize(
+    guest: &Guest,
+    versions: &Versions,
+    params: &Object,
+) -> Result<(Peer, Bytes), Refused> {
+    let requested = params
+        .get_string("protocolVersion")
+        .ok_or_else(|| invalid_params("`protocolVersion` must be a string"))?;
+    // Spec, lifecycle: the same version if we support it, else the latest that we do. A modern one has
+    // no handshake, so whoever asks for it here is served as any unknown version.
+    let requested = requested
+        .parse()
+        .ok()
+        .filter(|revision: &Revision| revision.era() == Era::Legacy && versions.has(*revision));
+    let revision = requested.or(versions.newest_legacy()).ok_or_else(|| {
+        invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
+    })?;
+    let peer = Peer {
+        revision,
+        info: params.get_object("clientInfo").map(|info| info.to_bytes()),
+        capabilities: params.get_object("capabilities").unwrap_or_else(Object::new).to_bytes(),
+    };
+    let mut result = Object::new();
+    result.set("protocolVersion", format!("\"{revision}\""));
+    // The capability came with 2025-03-26; the method is older.
+    let completions = revision >= Revision::V2025_03_26;
+    result.set("capabilities", encode::capabilities(&guest.view(), completions).to_bytes());
+    result.set("serverInfo", encode::server_info());
+    Ok((peer, result.to_bytes()))
+}
+
+/// Starts to answer a request; `calls` is where its client can cancel it.
+pub(super) fn serve(
+    guest: &Guest,
+    peer: &Peer,
+    calls: &Arc<Calls>,
+    request: Request,
+    max_reply: usize,
+) -> Call {
+    let Request { id, method, mut params } = request;
+    let refuse = |refused: &Refused| Call::answered(Answer::refused(Some(&id), refused));
+    let owned = match meta::take(&mut params) {
+        Ok(owned) => owned,
+        Err(meta::BadMeta(text)) => return refuse(&invalid_params(text)),
+    };
+    let Some(open) = calls.open(&id) else {
+        return refuse(&id_in_use());
+    };
+    let (notes, progress) = Progress::channel(owned.progress_token);
+    let caller = Caller {
+        revision: peer.revision,
+        info: peer.info.clone(),
+        capabilities: peer.capabilities.clone(),
+        log_level: None,
+        notes,
+    };
+    let guest = guest.clone();
+    let work = async move {
+        let answer = answer(&guest, caller, &id, &method, params, max_reply).await;
+        answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused))
+    };
+    Call { answer: open.run(work).boxed(), progress }
+}
+
+async fn answer(
+    guest: &Guest,
+    caller: Caller,
+    id: &Id,
+    method: &str,
+    params: Object,
+    max_reply: usize,
+) -> Result<Answer, Refused> {
+    if method == "ping" {
+        return Ok(Answer::result(id, b"{}"));
+    }
+    if let Some(kind) = Kind::of_list_method(method) {
+        return list(guest, id, kind, &params).await;
+    }
+    match Method::of(method) {
+        // What is not declared is not there.
+        Some(Method::Complete) if !guest.view().completions() => {}
+        Some(method) => return ask(guest, caller, id, method, params, max_reply).await,
+        None => {}
+    }
+    Err(encode::unknown_method(StatusCode::OK, method))
+}
+
+async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Answer, Refused> {
+    let cursor = encode::cursor(params)?;
+    let page = guest.list(kind, cursor.as_deref()).await.map_err(|fault| refuse(&fault))?;
+    let mut result = encode::page(kind, &page);
+    let mut meta = Object::new();
+    encode::set_partial(&mut meta, &page.partial);
+    if !meta.is_empty() {
+        result.set("_meta", meta.to_bytes());
+    }
+    Ok(Answer::result(id, &result.to_bytes()))
+}
+
+async fn ask(
+    guest: &Guest,
+    caller: Caller,
+    id: &Id,
+    method: Method,
+    params: Object,
+    max_reply: usize,
+) -> Result<Answer, Refused> {
+    let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
+    let reply = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
+    self::reply(id, reply, max_reply).await
+}
+
+/// Puts an upstream's reply as a legacy server would have.
+async fn reply(id: &Id, reply: Reply, max_reply: usize) -> Result<Answer, Refused> {
+    let body = match reply.outcome {
+        Outcome::Error(object) => return Ok(error(id, object)),
+        Outcome::Result(body) => body,
+    };
+    if reply.era == Era::Legacy {
+        return Ok(Answer::passing(id, body));
+    }
+    // A modern result may say that it is none, which these clients would not understand.
+    let result = body.collect(max_reply).await;
+    let result = result.map_err(|broken| encode::broken(&broken.to_string()))?;
+    let object = Object::parse_within(result.clone(), usize::MAX)
+        .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
+    match object.get("resultType") {
+        None | Some("\"complete\"") => Ok(Answer::passing(id, Body::Whole(result))),
+        Some("\"input_required\"") => Err(encode::broken(
+            "the upstream needs an answer from the user first, which cannot be asked for in this \
+             protocol revision; use a client of revision 2026-07-28",
+        )),
+        Some(_) => Err(encode::broken("the upstream's result is of a type that is not known here")),
+    }
+}
+
+/// Passes an upstream's error on; the codes of the modern era mean nothing here.
+fn error(id: &Id, error: Bytes) -> Answer {
+    let is_modern = |code: i64| {
+        matches!(
+            code,
+            mcp::code::HEADER_MISMATCH
+                | mcp::code::MISSING_CLIENT_CAPABILITY
+                | mcp::code::UNSUPPORTED_PROTOCOL_VERSION
+        )
+    };
+    match Object::parse_within(error.clone(), usize::MAX) {
+        Ok(mut object) if encode::code_of(&object).is_some_and(is_modern) => {
+            object.set("code", code::INTERNAL_ERROR.to_string());
+            object.take("data");
+            Answer::error(Some(id), StatusCode::OK, &object.to_bytes())
+        }
+        _ => Answer::error(Some(id), StatusCode::OK, &error),
+    }
+}
+
+/// Puts a fault of the gateway's.
+pub(super) fn refuse(fault: &Fault) -> Refused {
+    match fault {
+        Fault::Request(text) => invalid_params(text),
+        Fault::NoSuchItem { kind: Kind::Resource, key } => {
+            encode::no_such_resource(mcp::code::RESOURCE_NOT_FOUND, key)
+        }
+        Fault::NoSuchItem { kind: kind @ (Kind::Prompt | Kind::Tool | Kind::Template), key } => {
+            invalid_params(&format!("Unknown {kind}: {key}"))
+        }
+        Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
+        Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
+    }
+}
+
+/// A request's id is that of one that has not been answered.
+pub(super) fn id_in_use() -> Refused {
+    let text = "a request with this id is still being answered";
+    Refused::new(StatusCode::OK, code::INVALID_REQUEST, text)
+}
+
+fn invalid_params(text: &str) -> Refused {
+    Refused::new(StatusCode::OK, code::INVALID_PARAMS, text)
+}

@@ -1,0 +1,100 @@
+//! What Weir owns in a request's `_meta`: taken out at the door, everything else travels on.
+//!
+//! Knows nothing of: which of it an era requires.
+
+use bytes::Bytes;
+
+use crate::json::Object;
+use crate::mcp::meta;
+use crate::rpc::Id;
+
+/// The owned members, raw.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Owned {
+    /// The token under which the client wants to hear of progress.
+    pub(super) progress_token: Option<Id>,
+    pub(super) version: Option<Bytes>,
+    pub(super) info: Option<Bytes>,
+    pub(super) capabilities: Option<Bytes>,
+    pub(super) log_level: Option<Bytes>,
+}
+
+/// `_meta` is not what it must be; the text is fit for the client.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BadMeta(pub(super) &'static str);
+
+/// Takes what Weir owns out of `params`. A `_meta` that held nothing else goes with it; one that held
+/// nothing of Weir's stays as it came.
+pub(super) fn take(params: &mut Object) -> Result<Owned, BadMeta> {
+    let Some(raw) = params.get_bytes("_meta") else {
+        return Ok(Owned::default());
+    };
+    // The depth was checked when the message was read.
+    let mut rest = Object::parse_within(raw.clone(), usize::MAX)
+        .map_err(|_| BadMeta("`_meta` must be an object"))?;
+    let progress_token = match rest.take(meta::PROGRESS_TOKEN) {
+        None => None,
+        // Spec, progress: tokens are strings or integers, like ids.
+        Some(token) => Some(
+            Id::parse(token).ok_or(BadMeta("`progressToken` must be a string or an integer"))?,
+        ),
+    };
+    let owned = Owned {
+        progress_token,
+        version: rest.take(meta::PROTOCOL_VERSION),
+        info: rest.take(meta::CLIENT_INFO),
+        capabilities: rest.take(meta::CLIENT_CAPABILITIES),
+        log_level: rest.take(meta::LOG_LEVEL),
+    };
+    if owned == Owned::default() {
+        return Ok(owned);
+    }
+    if rest.is_empty() {
+        params.take("_meta");
+    } else {
+        params.set("_meta", rest.to_bytes());
+    }
+    Ok(owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(text: &'static str) -> (Result<Owned, BadMeta>, Bytes) {
+        let mut params = Object::parse(text).expect("an object");
+        let owned = take(&mut params);
+        (owned, params.to_bytes())
+    }
+
+    #[test]
+    fn what_weir_owns_is_taken_and_the_rest_stays() {
+        let (owned, rest) = taken(
+            r#"{"name":"x","_meta":{"progressToken":"t","io.modelcontextprotocol/protocolVersion":"v","traceparent":"00-1"},"n":1e400}"#,
+        );
+        let expected = Owned {
+            progress_token: Id::parse("\"t\"".into()),
+            version: Some("\"v\"".into()),
+            ..Owned::default()
+        };
+        assert_eq!(owned, Ok(expected));
+        assert_eq!(rest, r#"{"name":"x","_meta":{"traceparent":"00-1"},"n":1e400}"#);
+    }
+
+    #[test]
+    fn an_emptied_meta_goes_and_a_foreign_one_keeps_its_bytes() {
+        assert_eq!(taken(r#"{"a":1,"_meta":{"progressToken":7}}"#).1, r#"{"a":1}"#);
+        let foreign = r#"{ "_meta" : { "com.example/x" : 1.0 } }"#;
+        assert_eq!(taken(foreign), (Ok(Owned::default()), foreign.into()));
+        assert_eq!(taken("{}"), (Ok(Owned::default()), "{}".into()));
+    }
+
+    #[test]
+    fn what_is_no_meta_is_told() {
+        assert_eq!(taken(r#"{"_meta":[]}"#).0, Err(BadMeta("`_meta` must be an object")));
+        for token in [r#"{"_meta":{"progressToken":1.5}}"#, r#"{"_meta":{"progressToken":null}}"#] {
+            let expected = BadMeta("`progressToken` must be a string or an integer");
+            assert_eq!(taken(token).0, Err(expected), "{token}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Host and Origin: whom a request is addressed to, and which page in a browser it comes from.
+//!
+//! Both are checked on every route, in every revision (spec, transports: against DNS rebinding). An
+//! authority is parsed and compared as a whole, never searched for a piece of text: what is not
+//! exactly `host` or `host:port` in plain characters is refused.
+//!
+//! Knows nothing of: paths, methods and credentials.
+
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use hyper::header::{HOST, HeaderMap, HeaderName, ORIGIN};
+use hyper::http::uri::Uri;
+
+use super::Settings;
+
+/// A host and perhaps a port, as in `example.com:8642` or `[::1]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Authority {
+    /// In lower case; an IPv6 address in its shortest form, in brackets.
+    host: Box<str>,
+    port: Option<u16>,
+}
+
+/// A Host that is let in: with a port only on that port, without one on any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedHost(Authority);
+
+/// An Origin: scheme, host and port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    scheme: Box<str>,
+    authority: Authority,
+}
+
+/// A text is no host, or no origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadOrigin(&'static str);
+
+/// Why a request is refused at the door; the text is fit for its sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Stranger {
+    #[error("this Host is not served here")]
+    Host,
+    #[error("this Origin is not allowed here")]
+    Origin,
+}
+
+/// Refuses requests that are addressed to somebody else or come from a page that is not trusted.
+pub(super) fn check(settings: &Settings, uri: &Uri, headers: &HeaderMap) -> Result<(), Stranger> {
+    let host = only(headers, &HOST).and_then(Authority::parse).ok_or(Stranger::Host)?;
+    if !host_is_allowed(settings, &host) {
+        return Err(Stranger::Host);
+    }
+    // An absolute target names a host too (RFC 9112, 3.2.2); two that differ are a trick.
+    if let Some(target) = uri.authority()
+        && Authority::parse(target.as_str()).as_ref() != Some(&host)
+    {
+        return Err(Stranger::Host);
+    }
+    if !headers.contains_key(ORIGIN) {
+        return Ok(());
+    }
+    let origin = only(headers, &ORIGIN).and_then(|text| text.parse().ok());
+    match origin {
+        Some(origin) if origin_is_allowed(settings, &origin) => Ok(()),
+        _ => Err(Stranger::Origin),
+    }
+}
+
+fn host_is_allowed(settings: &Settings, host: &Authority) -> bool {
+    let listed = settings.allowed_hosts.iter().any(|AllowedHost(allowed)| {
+        allowed.host == host.host && (allowed.port.is_none() || allowed.port == host.port)
+    });
+    listed || settings.loopback && host.is_loopback()
+}
+
+fn origin_is_allowed(settings: &Settings, origin: &Origin) -> bool {
+    let is_page = matches!(&*origin.scheme, "http" | "https");
+    settings.allowed_origins.contains(origin)
+        || settings.loopback && is_page && origin.authority.is_loopback()
+}
+
+/// The only value of a header, in visible characters; `None` if there is another one or none.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+impl Authority {
+    fn parse(text: &str) -> Option<Self> {
+        let (host, port) = if text.starts_with('[') {
+            let end = text.find(']')?;
+            (&text[..=end], &text[end + 1..])
+        } else {
+            text.split_at(text.find(':').unwrap_or(text.len()))
+        };
+        let port = match port.strip_prefix(':') {
+            None if port.is_empty() => None,
+            None => return None,
+            Some(digits) => Some(parse_port(digits)?),
+        };
+        let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(address) => format!("[{}]", address.parse::<Ipv6Addr>().ok()?),
+            None => parse_name(host)?,
+        };
+        Some(Self { host: host.into(), port })
+    }
+
+    fn is_loopback(&self) -> bool {
+        matches!(&*self.host, "localhost" | "127.0.0.1" | "[::1]")
+    }
+}
+
+fn parse_port(digits: &str) -> Option<u16> {
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
+    if is_plain { digits.parse().ok() } else { None }
+}
+
+/// A name or an IPv4 address: labels of letters, digits and hyphens. No trailing dot.
+fn parse_name(host: &str) -> Option<String> {
+    let is_label = |label: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        !label.is_empty() && label.bytes().all(plain)
+    };
+    let good = host.len() <= MAX_NAME_BYTES && host.split('.').all(is_label);
+    good.then(|| host.to_ascii_lowercase())
+}
+
+impl FromStr for AllowedHost {
+    type Err = BadOrigin;
+
+    fn from_str(text: &str) -> Result<Self, BadOrigin> {
+        let authority = Authority::parse(text);
+        authority.map(Self).ok_or(BadOrigin("a host is `name` or `name:port`, without a scheme"))
+    }
+}
+
+impl FromStr for Origin {
+    type Err = BadOrigin;
+
+    fn from_str(text: &str) -> Result<Self, BadOrigin> {
+        const REFUSAL: BadOrigin =
+            BadOrigin("an origin is `scheme://host` or `scheme://host:port`");
+        let (scheme, authority) = text.split_once("://").ok_or(REFUSAL)?;
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.bytes().all(plain) {
+            return Err(REFUSAL);
+        }
+        let scheme = scheme.to_ascii_lowercase();
+        let mut authority = Authority::parse(authority).ok_or(REFUSAL)?;
+        // A browser leaves a scheme's own port out; who writes it means the same.
+        let own_port = match scheme.as_str() {
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => None,
+        };
+        if authority.port == own_port {
+            authority.port = None;
+        }
+        Ok(Self { scheme: scheme.into(), authority })
+    }
+}
+
+/// The longest host name (RFC 1035).
+const MAX_NAME_BYTES: usize = 253;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(loopback: bool) -> Settings {
+        Settings {
+            loopback,
+            allowed_hosts: ["mcp.example.com", "other.example.com:8443"]
+                .map(|host| host.parse().expect("a host"))
+                .to_vec(),
+            allowed_origins: ["https://app.example.com", "vscode-webview://abc"]
+                .map(|origin| origin.parse().expect("an origin"))
+                .to_vec(),
+            ..Settings::default()
+        }
+    }
+
+    fn checked(loopback: bool, headers: &[(&'static str, &str)]) -> Result<(), Stranger> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            let value = hyper::header::HeaderValue::from_bytes(value.as_bytes()).expect("a value");
+            map.append(*name, value);
+        }
+        check(&settings(loopback), &Uri::from_static("/mcp"), &map)
+    }
+
+    #[test]
+    fn only_our_own_hosts_are_served() {
+        for (host, on_loopback, in_public) in [
+            ("localhost", true, false),
+            ("LocalHost:8642", true, false),
+            ("127.0.0.1:1", true, false),
+            ("[::1]:8642", true, false),
+            ("[0:0:0:0:0:0:0:1]", true, false),
+            ("mcp.example.com", true, true),
+            ("MCP.example.com:9999", true, true),
+            ("other.example.com:8443", true, true),
+            ("other.example.com", false, false),
+            ("other.example.com:8444", false, false),
+            ("", false, false),
+            ("localhost.", false, false),
+            ("localhost.evil.com", false, false),
+            ("evil.com", false, false),
+            ("evil-localhost", false, false),
+            ("localhost:80:80", false, false),
+            ("localhost:", false, false),
+            ("localhost:0", false, false),
+            ("localhost:65536", false, false),
+            ("localhost:+80", false, false),
+            ("localhost:8642x", false, false),
+            ("user@localhost", false, false),
+            ("localhost@evil.com", false, false),
+            ("evil.com/localhost", false, false),
+            ("evil.com?localhost", false, false),
+            ("evil.com#localhost", false, false),
+            ("localhost, evil.com", false, false),
+            ("localhost evil.com", false, false),
+            ("local\thost", false, false),
+            ("127.0.0.1.nip.io", false, false),
+            ("127.1", false, false),
+            ("2130706433", false, false),
+            ("0.0.0.0", false, false),
+            ("[::1", false, false),
+            ("[::1]x", false, false),
+            ("::1", false, false),
+            ("[::ffff:127.0.0.1]", false, false),
+            ("xn--lcalhost-n4a", false, false),
+            ("l\u{f6}calhost", false, false),
+            ("mcp..example.com", false, false),
+        ] {
+            for (loopback, expected) in [(true, on_loopback), (false, in_public)] {
+                let found = checked(loopback, &[("host", host)]);
+                let expected = if expected { Ok(()) } else { Err(Stranger::Host) };
+                assert_eq!(found, expected, "{host:?} on loopback: {loopback}");
+            }
+        }
+    }
+
+    #[test]
+    fn exactly_one_host_is_needed() {
+        assert_eq!(checked(true, &[]), Err(Stranger::Host));
+        let twice = [("host", "localhost"), ("host", "localhost")];
+        assert_eq!(checked(true, &twice), Err(Stranger::Host));
+    }
+
+    #[test]
+    fn a_target_that_names_another_host_is_refused() {
+        let headers = HeaderMap::from_iter([(HOST, "localhost".parse().expect("a value"))]);
+        let check = |uri: &'static str| check(&settings(true), &Uri::from_static(uri), &headers);
+        assert_eq!(check("http://localhost/mcp"), Ok(()));
+        assert_eq!(check("http://evil.com/mcp"), Err(Stranger::Host));
+    }
+
+    #[test]
+    fn only_trusted_pages_are_let_in() {
+        for (origin, on_loopback, in_public) in [
+            ("http://localhost", true, false),
+            ("http://localhost:6274", true, false),
+            ("https://127.0.0.1:1", true, false),
+            ("http://[::1]:3000", true, false),
+            ("https://app.example.com", true, true),
+            ("https://APP.example.com:443", true, true),
+            ("vscode-webview://abc", true, true),
+            ("http://app.example.com", false, false),
+            ("https://app.example.com:8443", false, false),
+            ("https://app.example.com.evil.com", false, false),
+            ("https://evil.com/https://app.example.com", false, false),
+            ("https://app.example.com@evil.com", false, false),
+            ("https://app.example.com.", false, false),
+            ("https://app.example.com/", false, false),
+            ("null", false, false),
+            ("", false, false),
+            ("http://", false, false),
+            ("localhost", false, false),
+            ("file://localhost", false, false),
+            ("http://localhost.evil.com", false, false),
+            ("http://user@localhost", false, false),
+            ("http://localhost http://evil.com", false, false),
+            ("//localhost", false, false),
+            ("http:/localhost", false, false),
+        ] {
+            for (loopback, expected) in [(true, on_loopback), (false, in_public)] {
+                let found = checked(loopback, &[("host", "mcp.example.com"), ("origin", origin)]);
+                let expected = if expected { Ok(()) } else { Err(Stranger::Origin) };
+                assert_eq!(found, expected, "{origin:?} on loopback: {loopback}");
+            }
+        }
+        let twice =
+            [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://localhost")];
+        assert_eq!(checked(true, &twice), Err(Stranger::Origin));
+    }
+}

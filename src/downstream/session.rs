@@ -1,0 +1,210 @@
+//! Legacy sessions over HTTP: who is in which, and until when.
+//!
+//! Promises: an id is 256 random bits, good only with the credentials of the principal that opened it;
+//! unknown, ended and somebody else's look the same. A principal has a bounded number of them, of which
+//! the one that has been idle longest goes first; one with a call or a stream open is not idle. The end
+//! of a session cancels its calls and closes its stream.
+//!
+//! Knows nothing of: HTTP, and what is said in a session.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use dashmap::DashMap;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::calls::Calls;
+use super::legacy::Peer;
+use crate::gateway::Listen;
+use crate::policy::Principal;
+
+/// All sessions.
+pub(super) struct Sessions {
+    by_id: DashMap<Box<str>, Arc<Session>>,
+    by_principal: DashMap<Principal, Vec<Arc<Session>>>,
+    ttl: Duration,
+    limit: usize,
+}
+
+/// One session.
+pub(super) struct Session {
+    pub(super) id: Box<str>,
+    principal: Principal,
+    /// Its client.
+    pub(super) peer: Peer,
+    /// Its open requests.
+    pub(super) calls: Arc<Calls>,
+    end: CancellationToken,
+    /// What the client has been told of changes; whoever holds it is the primary stream.
+    listen: Arc<tokio::sync::Mutex<Listen>>,
+    /// Ends the stream that is primary now.
+    replaced: Mutex<CancellationToken>,
+    usage: Mutex<Usage>,
+}
+
+#[derive(Debug)]
+struct Usage {
+    /// Requests and streams that are open.
+    active: usize,
+    idle_since: Instant,
+}
+
+/// Holds a session open while something runs in it.
+pub(super) struct InUse(Arc<Session>);
+
+/// The primary stream of a session: the only one that changes go out on.
+pub(super) struct Primary {
+    pub(super) listen: OwnedMutexGuard<Listen>,
+    /// Fires when a newer stream takes over or the session ends.
+    pub(super) over: CancellationToken,
+    _in_use: InUse,
+}
+
+/// Every session of this principal is busy.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooMany;
+
+impl Sessions {
+    pub(super) fn new(ttl: Duration, limit: usize) -> Self {
+        Self { by_id: DashMap::new(), by_principal: DashMap::new(), ttl, limit }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Opens a session, and ends the principal's longest idle one if it has too many.
+    pub(super) fn open(
+        &self,
+        principal: &Principal,
+        peer: Peer,
+        listen: Listen,
+    ) -> Result<Arc<Session>, TooMany> {
+        let mut bytes = [0_u8; ID_BYTES];
+        getrandom::fill(&mut bytes).expect("the system has random numbers");
+        let id: Box<str> = URL_SAFE_NO_PAD.encode(bytes).into();
+        let end = CancellationToken::new();
+        let session = Arc::new(Session {
+            id: id.clone(),
+            principal: principal.clone(),
+            peer,
+            calls: Calls::new(end.clone()),
+            replaced: Mutex::new(end.child_token()),
+            end,
+            listen: Arc::new(tokio::sync::Mutex::new(listen)),
+            usage: Mutex::new(Usage { active: 0, idle_since: Instant::now() }),
+        });
+        let mut own = self.by_principal.entry(principal.clone()).or_default();
+        let evicted = if own.len() < self.limit { None } else { Some(longest_idle(&own)?) };
+        if let Some(at) = evicted {
+            let evicted = own.swap_remove(at);
+            self.by_id.remove(&evicted.id);
+            evicted.end.cancel();
+        }
+        own.push(Arc::clone(&session));
+        self.by_id.insert(id, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Finds a principal's session and keeps it from being idle.
+    pub(super) fn find(&self, principal: &Principal, id: &str) -> Option<InUse> {
+        let session = Arc::clone(&*self.by_id.get(id)?);
+        if session.principal != *principal {
+            return None;
+        }
+        if session.is_idle_for(self.ttl) {
+            self.end(&session);
+            return None;
+        }
+        Some(InUse::new(session))
+    }
+
+    /// Ends a session.
+    pub(super) fn end(&self, session: &Session) {
+        self.by_id.remove(&session.id);
+        if let Some(mut own) = self.by_principal.get_mut(&session.principal) {
+            own.retain(|other| other.id != session.id);
+        }
+        self.by_principal.remove_if(&session.principal, |_, own| own.is_empty());
+        session.end.cancel();
+    }
+
+    /// Ends sessions that nobody came back to. Ends itself only when `stop` fires.
+    pub(super) async fn sweep(&self, stop: &CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(self.ttl.min(SWEEP_EVERY)) => {}
+            }
+            // Collected first: ending takes locks that the iteration holds.
+            let idle: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
+            for session in idle.iter().filter(|session| session.is_idle_for(self.ttl)) {
+                self.end(session);
+            }
+        }
+    }
+}
+
+fn longest_idle(sessions: &[Arc<Session>]) -> Result<usize, TooMany> {
+    let idle = sessions.iter().enumerate().filter_map(|(at, session)| {
+        let usage = session.usage();
+        (usage.active == 0).then_some((usage.idle_since, at))
+    });
+    idle.min().map(|(_, at)| at).ok_or(TooMany)
+}
+
+impl Session {
+    fn is_idle_for(&self, time: Duration) -> bool {
+        let usage = self.usage();
+        usage.active == 0 && usage.idle_since.elapsed() >= time
+    }
+
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl InUse {
+    fn new(session: Arc<Session>) -> Self {
+        session.usage().active += 1;
+        Self(session)
+    }
+
+    /// Takes over as the primary stream. The newest stream wins: the older one may belong to a
+    /// connection that is gone without anybody having noticed, and would hold its client off for
+    /// minutes. What the older one has told is not told again, and what it has not told is not lost.
+    pub(super) async fn become_primary(self) -> Primary {
+        let over = self.0.end.child_token();
+        {
+            let mut current = self.0.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *current, over.clone()).cancel();
+        }
+        let listen = Arc::clone(&self.0.listen).lock_owned().await;
+        Primary { listen, over, _in_use: self }
+    }
+}
+
+impl std::ops::Deref for InUse {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.0
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut usage = self.0.usage();
+        usage.active -= 1;
+        usage.idle_since = Instant::now();
+    }
+}
+
+/// 256 bits: not to be guessed.
+const ID_BYTES: usize = 32;
+/// How often idle sessions are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);

@@ -1,0 +1,63 @@
+//! How many change streams each client has open.
+
+use std::sync::Arc;
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+
+use crate::policy::Principal;
+
+/// Counts the open streams of each principal.
+pub(super) struct Streams {
+    open: Arc<DashMap<Principal, usize>>,
+    limit: usize,
+}
+
+/// The right to one stream; it returns when dropped.
+pub(super) struct Slot {
+    open: Arc<DashMap<Principal, usize>>,
+    principal: Principal,
+}
+
+impl Streams {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { open: Arc::default(), limit }
+    }
+
+    /// Takes a slot; `None` if the principal has used all of its own.
+    pub(super) fn open(&self, principal: &Principal) -> Option<Slot> {
+        let mut count = self.open.entry(principal.clone()).or_insert(0);
+        if *count >= self.limit {
+            return None;
+        }
+        *count += 1;
+        Some(Slot { open: Arc::clone(&self.open), principal: principal.clone() })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut count) = self.open.entry(self.principal.clone()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_principal_has_slots_of_its_own_and_they_return() {
+        let principal = |name: &str| Principal { name: name.into(), role: "r".into() };
+        let streams = Streams::new(1);
+        let slot = streams.open(&principal("a"));
+        assert!(slot.is_some() && streams.open(&principal("a")).is_none());
+        assert!(streams.open(&principal("b")).is_some());
+        drop(slot);
+        assert!(streams.open(&principal("a")).is_some() && streams.open.is_empty());
+    }
+}

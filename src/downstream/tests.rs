@@ -1,0 +1,1 @@
+//! The front doors as a whole.

@@ -1,0 +1,42 @@
+//! Where one upstream's task posts how it is doing; everybody else only reads.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::connection::Connection;
+use super::{Changes, Status};
+use crate::mcp::kind::Topic;
+use crate::mcp::name::UpstreamName;
+
+/// The sending ends of what an upstream's handle shows.
+pub(super) struct Board {
+    pub(super) name: UpstreamName,
+    pub(super) links: watch::Sender<Option<Connection>>,
+    pub(super) status: watch::Sender<Status>,
+    pub(super) changes: watch::Sender<Changes>,
+}
+
+impl Board {
+    /// The upstream is connected.
+    pub(super) fn up(&self, connection: Connection) {
+        let about = Arc::clone(connection.about());
+        tracing::info!(upstream = %self.name, revision = %about.revision, wire = about.wire, "up");
+        // The connection first: whoever sees the status must find it.
+        self.links.send_replace(Some(connection));
+        self.status.send_replace(Status::Up(about));
+    }
+
+    /// The upstream is not connected, and why.
+    pub(super) fn down(&self, reason: &str) {
+        tracing::warn!(upstream = %self.name, reason, "down");
+        // The status first: whoever misses the connection must find the reason.
+        self.status.send_replace(Status::Down { reason: reason.to_owned() });
+        self.links.send_replace(None);
+    }
+
+    /// A list has changed.
+    pub(super) fn changed(&self, topic: Topic) {
+        self.changes.send_modify(|changes| changes.0[topic.index()] += 1);
+    }
+}

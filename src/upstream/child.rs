@@ -1,0 +1,176 @@
+//! The life of a child process: how it ends, and what it said last.
+//!
+//! Promises: standard error is always drained, so that a talkative child never blocks; a child that
+//! is no longer needed gets time to leave, and then none; whatever it has started goes with it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::dial::Process;
+use super::ear::Ear;
+use crate::line::{Line, Lines};
+
+/// How long a child may take to leave once its standard input is closed.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+/// How long it may take once it was asked by signal.
+const TERMINATE_GRACE: Duration = Duration::from_secs(3);
+/// How long the last words of a child that has ended are waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How much of standard error is kept.
+const STDERR_KEPT_BYTES: usize = 64 * 1024;
+/// The longest line of standard error that is logged whole.
+const STDERR_LINE_BYTES: usize = 4 * 1024;
+/// How much of the last line stands in a reason.
+const MAX_QUOTED_CHARS: usize = 200;
+
+/// Waits for a child's end and sees to it.
+pub(super) struct Keeper {
+    pub(super) process: Box<dyn Process>,
+    pub(super) stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    pub(super) ear: Arc<Ear>,
+    /// We want it to end.
+    pub(super) closing: CancellationToken,
+    /// It closed its standard output, or reads its standard input no more.
+    pub(super) broken: CancellationToken,
+    pub(super) ended: watch::Sender<Option<String>>,
+    pub(super) gone: CancellationToken,
+}
+
+impl Keeper {
+    /// Starts the keeper and the task that drains standard error.
+    pub(super) fn start(mut self, tasks: &TaskTracker) {
+        let tail = Tail::default();
+        let silent = CancellationToken::new();
+        if let Some(stderr) = self.stderr.take() {
+            let drain = drain(stderr, tail.clone());
+            let (silent, gone) = (silent.clone().drop_guard(), self.gone.clone());
+            tasks.spawn(async move {
+                let _guard = silent;
+                gone.run_until_cancelled(drain).await;
+            });
+        } else {
+            silent.cancel();
+        }
+        tasks.spawn(self.run(tail, silent));
+    }
+
+    /// Waits until the child ends or is to end, ends all open requests with the reason, and leaves
+    /// nothing of it behind.
+    async fn run(mut self, tail: Tail, silent: CancellationToken) {
+        let gone = self.gone.clone().drop_guard();
+        let mut running = true;
+        let reason = tokio::select! {
+            biased;
+            () = self.closing.cancelled() => "it was stopped".to_owned(),
+            how = self.process.wait() => {
+                running = false;
+                // What it wrote before it ended is still in the pipe; a grandchild may hold that
+                // pipe open for ever.
+                let _ = timeout(LAST_WORDS, self.broken.cancelled()).await;
+                format!("the process {how}")
+            }
+            () = self.broken.cancelled() => {
+                match timeout(LAST_WORDS, self.process.wait()).await {
+                    Ok(how) => {
+                        running = false;
+                        format!("the process {how}")
+                    }
+                    Err(_) => "the process closed its end of the pipe".to_owned(),
+                }
+            }
+        };
+        if !running {
+            let _ = timeout(LAST_WORDS, silent.cancelled()).await;
+        }
+        let reason = match tail.last_line() {
+            Some(line) if !self.closing.is_cancelled() => {
+                format!("{reason}; its last words: \"{line}\"")
+            }
+            _ => reason,
+        };
+        self.ended.send_replace(Some(reason));
+        self.ear.pending.close();
+        // From here on the writer closes standard input, which asks the child to leave.
+        self.closing.cancel();
+        if running {
+            self.stop().await;
+        }
+        // Whatever it has started and left behind.
+        self.process.kill();
+        drop(gone);
+    }
+
+    async fn stop(&mut self) {
+        if timeout(CLOSE_GRACE, self.process.wait()).await.is_ok() {
+            return;
+        }
+        self.process.terminate();
+        if timeout(TERMINATE_GRACE, self.process.wait()).await.is_ok() {
+            return;
+        }
+        self.process.kill();
+        self.process.wait().await;
+    }
+}
+
+/// Reads standard error to its end, logs it, and keeps the last of it.
+async fn drain(mut stderr: Box<dyn AsyncRead + Send + Unpin>, tail: Tail) {
+    let mut lines = Lines::new(STDERR_LINE_BYTES);
+    while let Ok(1..) = stderr.read_buf(lines.buffer()).await {
+        while let Some(line) = lines.next_line() {
+            let (Line::Whole(line) | Line::TooLong(line)) = line;
+            let line = String::from_utf8_lossy(&line).into_owned();
+            tracing::debug!(stderr = line, "a child says");
+            tail.push(line);
+        }
+    }
+    let rest = String::from_utf8_lossy(lines.buffer()).into_owned();
+    if !rest.trim().is_empty() {
+        tail.push(rest);
+    }
+}
+
+/// The last lines of standard error.
+#[derive(Debug, Clone, Default)]
+struct Tail {
+    kept: Arc<Mutex<Kept>>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    lines: VecDeque<String>,
+    bytes: usize,
+}
+
+impl Tail {
+    fn push(&self, line: String) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.bytes += line.len();
+        kept.lines.push_back(line);
+        while kept.bytes > STDERR_KEPT_BYTES {
+            let Some(oldest) = kept.lines.pop_front() else { break };
+            kept.bytes -= oldest.len();
+        }
+    }
+
+    fn last_line(&self) -> Option<String> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.lines.back().map(|line| quote(line, MAX_QUOTED_CHARS))
+    }
+}
+
+/// A text from outside, bounded and without control characters.
+pub(super) fn quote(text: &str, max_chars: usize) -> String {
+    let mut quoted: String = text.trim().chars().take(max_chars).flat_map(char::escape_debug).collect();
+    if text.trim().chars().count() > max_chars {
+        quoted.push('…');
+    }
+    quoted
+}

@@ -1,0 +1,233 @@
+//! A connection that is open: a wire and the dialect that is spoken over it.
+//!
+//! The era was chosen once, when the connection was opened; here the two dialects meet for the last
+//! time, in one `match` per function.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::HeaderMap;
+use tokio_util::sync::CancellationToken;
+
+use super::ear::Ear;
+use super::prompts::Prompts;
+use super::walk::Walk;
+use super::wire::{Answer, Failure, Outgoing, Wire};
+use super::{About, Listing, Settings, legacy, modern};
+use crate::json::Object;
+use crate::mcp::call::{Call, Outcome, Reply};
+use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::revision::{Era, Revision};
+
+/// What a server said of itself when the connection was opened.
+#[derive(Debug)]
+pub(super) struct Introduction {
+    pub(super) revision: Revision,
+    /// Which topics it declares.
+    pub(super) topics: [bool; 3],
+    /// Of which topics it tells changes.
+    pub(super) tells: [bool; 3],
+    pub(super) completions: bool,
+}
+
+impl Introduction {
+    /// Reads a server's capabilities, which mean the same in both eras.
+    pub(super) fn read(revision: Revision, capabilities: &Object) -> Self {
+        let declared = |topic: Topic| capabilities.get_object(topic.capability());
+        let tells = |topic: Topic| {
+            declared(topic).is_some_and(|about| about.get("listChanged") == Some("true"))
+        };
+        // 2024-11-05 has `completion/complete` but no capability for it.
+        let completions = capabilities.has("completions") || revision == Revision::V2024_11_05;
+        Self {
+            revision,
+            topics: Topic::ALL.map(|topic| declared(topic).is_some()),
+            tells: Topic::ALL.map(tells),
+            completions,
+        }
+    }
+}
+
+/// What the answer to an opening request means.
+#[derive(Debug)]
+pub(super) enum Opening {
+    /// The connection is open.
+    Introduced(Introduction),
+    /// The server speaks the other era.
+    AnotherEra,
+    /// The server speaks this era and will not have us; in words.
+    Refused(String),
+}
+
+/// How the server is spoken to.
+#[derive(Debug, Clone)]
+pub(super) enum Dialect {
+    Legacy(legacy::Dialect),
+    Modern(modern::Dialect),
+}
+
+// === Connection ===
+
+/// What calls go over. Cheap to clone.
+#[derive(Clone)]
+pub(super) enum Connection {
+    /// To a server.
+    Wired(Wired),
+    /// To the prompt library, which is in the house.
+    Library(Prompts),
+}
+
+impl Connection {
+    /// What the other side said of itself.
+    pub(super) fn about(&self) -> &Arc<About> {
+        match self {
+            Self::Wired(wired) => &wired.about,
+            Self::Library(prompts) => prompts.about(),
+        }
+    }
+
+    /// Sends a call, once.
+    pub(super) async fn call(&self, call: &Call) -> Result<Reply, Failure> {
+        match self {
+            Self::Wired(wired) => wired.call(call).await,
+            Self::Library(prompts) => Ok(prompts.call(call)),
+        }
+    }
+
+    /// Lists a kind that the other side declares, through all pages.
+    pub(super) async fn list(&self, kind: Kind, settings: &Settings) -> Result<Listing, Failure> {
+        match self {
+            Self::Wired(connection) => {
+                let (name, limits) = (&settings.name, &settings.limits);
+                Walk { name, connection, kind, limits, time: settings.timeouts.list }.run().await
+            }
+            Self::Library(prompts) => Ok(prompts.list(&settings.name)),
+        }
+    }
+}
+
+// === Wired ===
+
+/// An open connection to a server. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Wired {
+    pub(super) about: Arc<About>,
+    wire: Wire,
+    dialect: Dialect,
+    ear: Arc<Ear>,
+    tells: [bool; 3],
+    /// Fires when the connection is over.
+    life: CancellationToken,
+}
+
+impl Wired {
+    /// Begins the conversation after the opening request was answered with `introduction`.
+    pub(super) async fn begin(
+        epoch: u64,
+        wire: Wire,
+        ear: Arc<Ear>,
+        introduction: Introduction,
+        headers: &HeaderMap,
+    ) -> Result<Self, Failure> {
+        let dialect = match introduction.revision.era() {
+            Era::Legacy => Dialect::Legacy(legacy::Dialect::new(&introduction, headers)),
+            Era::Modern => Dialect::Modern(modern::Dialect::new(&introduction, headers)),
+        };
+        match &dialect {
+            Dialect::Legacy(dialect) => dialect.begin(&wire, &ear).await?,
+            Dialect::Modern(dialect) => dialect.begin(&wire, &ear).await?,
+        }
+        let about = About {
+            epoch,
+            revision: introduction.revision,
+            wire: wire.name(),
+            topics: introduction.topics,
+            completions: introduction.completions,
+        };
+        let life = CancellationToken::new();
+        Ok(Self { about: Arc::new(about), wire, dialect, ear, tells: introduction.tells, life })
+    }
+
+    /// Whether the server promises to tell of changes.
+    pub(super) fn tells_of_changes(&self) -> bool {
+        self.tells.contains(&true)
+    }
+
+    /// Sends a call, once.
+    pub(super) async fn call(&self, call: &Call) -> Result<Reply, Failure> {
+        let request = match &self.dialect {
+            Dialect::Legacy(dialect) => dialect.dress(call, &self.wire),
+            Dialect::Modern(dialect) => dialect.dress(call, &self.wire),
+        };
+        let answer = self.ask(request).await?;
+        Ok(Reply { era: self.about.era(), outcome: answer.outcome })
+    }
+
+    /// Asks for one page of a list. `cursor` is JSON text.
+    pub(super) async fn page(
+        &self,
+        kind: Kind,
+        cursor: Option<&Bytes>,
+    ) -> Result<Outcome, Failure> {
+        let request = match &self.dialect {
+            Dialect::Legacy(dialect) => dialect.dress_list(kind, cursor, &self.wire),
+            Dialect::Modern(dialect) => dialect.dress_list(kind, cursor, &self.wire),
+        };
+        Ok(self.ask(request).await?.outcome)
+    }
+
+    async fn ask(&self, request: Outgoing) -> Result<Answer, Failure> {
+        let came = self.wire.exchange(request).await;
+        match &self.dialect {
+            Dialect::Legacy(dialect) => dialect.read(came),
+            Dialect::Modern(dialect) => dialect.read(came),
+        }
+    }
+
+    /// Hears of changes until the connection is over. Returns why it must be opened again, if it must.
+    pub(super) async fn listen(self) -> Option<String> {
+        let (wire, ear) = (self.wire.clone(), Arc::clone(&self.ear));
+        let listen = async {
+            match &self.dialect {
+                Dialect::Legacy(dialect) => dialect.listen(wire, ear, self.tells).await,
+                Dialect::Modern(dialect) => dialect.listen(wire, ear, self.tells).await,
+            }
+        };
+        self.life.run_until_cancelled(listen).await.flatten()
+    }
+
+    /// Waits until the connection has ended by itself and tells why. Cancel-safe.
+    pub(super) async fn ended(&self) -> String {
+        self.wire.ended().await
+    }
+
+    /// Ends the conversation and the connection; returns when that is done.
+    pub(super) async fn close(&self) {
+        match &self.dialect {
+            Dialect::Legacy(dialect) => dialect.end(&self.wire).await,
+            Dialect::Modern(dialect) => dialect.end(&self.wire).await,
+        }
+        self.abandon().await;
+    }
+
+    /// Ends a connection whose other side does not listen any more.
+    pub(super) async fn abandon(&self) {
+        self.life.cancel();
+        self.wire.close().await;
+    }
+}
+
+/// The code of a JSON-RPC error object.
+pub(super) fn error_code(error: &Bytes) -> Option<i64> {
+    let error = Object::parse(error.clone()).ok()?;
+    error.get("code")?.parse().ok()
+}
+
+/// The text of a JSON-RPC error object, bounded and without control characters.
+pub(super) fn error_text(error: &Bytes) -> String {
+    let object = Object::parse(error.clone()).unwrap_or_else(|_| Object::new());
+    match object.get_string("message") {
+        Some(message) => super::child::quote(&message, 200),
+        None => "an error without a message".into(),
+    }
+}

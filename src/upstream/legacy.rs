@@ -1,0 +1,206 @@
+//! The legacy dialect, as a client speaks it: `initialize`, sessions, and a stream for changes.
+//!
+//! Mirrors `modern.rs`: the same functions in the same order. A dialect dresses what goes out and reads
+//! what comes back; it holds no connection.
+//!
+//! Knows nothing of: the house, and how the bytes travel.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
+use tokio::time::Instant;
+
+use super::connection::{Introduction, Opening, error_text};
+use super::ear::{self, Ear};
+use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
+use crate::json::{self, Object};
+use crate::mcp::call::{Call, Outcome};
+use crate::mcp::kind::Kind;
+use crate::mcp::revision::{Era, Revision};
+use crate::rpc;
+
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+/// The longest session id that is taken.
+const MAX_SESSION_BYTES: usize = 4 * 1024;
+
+/// Why a connection whose session the server has forgotten must be opened again.
+const SESSION_OVER: &str = "its session has ended";
+
+/// What was agreed on in the handshake.
+#[derive(Debug, Clone)]
+pub(super) struct Dialect {
+    revision: Revision,
+    session: Option<HeaderValue>,
+}
+
+/// The request that opens a connection.
+pub(super) fn opening() -> Outgoing {
+    let mut params = Object::new();
+    params.set("protocolVersion", json::quote(Revision::NEWEST_LEGACY.as_str()));
+    params.set("capabilities", "{}");
+    params.set("clientInfo", super::client_info());
+    // spec 2025-11-25, cancellation: `initialize` MUST NOT be cancelled.
+    Outgoing { resume: true, ..Outgoing::new("initialize", params, HeaderMap::new()) }
+}
+
+/// Reads the answer to the opening request.
+pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
+    let result = match outcome {
+        rpc::Outcome::Result(result) => result.clone(),
+        rpc::Outcome::Error(error) => {
+            return Opening::Refused(format!("it refuses `initialize`: {}", error_text(error)));
+        }
+    };
+    let Ok(result) = Object::parse(result) else {
+        return Opening::Refused("it answers `initialize` with something else".into());
+    };
+    let version = result.get_string("protocolVersion").unwrap_or_default();
+    let known = version.parse::<Revision>().ok().filter(|known| known.era() == Era::Legacy);
+    let Some(revision) = known else {
+        let version = super::child::quote(&version, 40);
+        let text = format!("it answers `initialize` with the unknown revision \"{version}\"");
+        return Opening::Refused(text);
+    };
+    let capabilities = result.get_object("capabilities").unwrap_or_else(Object::new);
+    Opening::Introduced(Introduction::read(revision, &capabilities))
+}
+
+impl Dialect {
+    /// The dialect after the opening request was answered.
+    pub(super) fn new(introduction: &Introduction, headers: &HeaderMap) -> Self {
+        let session = headers.get(SESSION).filter(|id| id.len() <= MAX_SESSION_BYTES).cloned();
+        let session = session.map(|mut id| {
+            id.set_sensitive(true);
+            id
+        });
+        Self { revision: introduction.revision, session }
+    }
+
+    /// What is left to do before the first request.
+    pub(super) async fn begin(&self, wire: &Wire, ear: &Ear) -> Result<(), Failure> {
+        ear.tune(self.revision.has_batches(), true);
+        let message = rpc::write_notification("notifications/initialized", b"{}");
+        wire.notify(message, &self.headers()).await
+    }
+
+    /// Dresses a call.
+    pub(super) fn dress(&self, call: &Call, _wire: &Wire) -> Outgoing {
+        let caller = &call.caller;
+        Outgoing {
+            notes: caller.notes.wanted().then(|| caller.notes.clone()),
+            cancel: Cancel::Notify,
+            resume: true,
+            stream: caller.revision.era() == Era::Legacy,
+            ..Outgoing::new(call.method.as_str(), call.params.clone(), self.headers())
+        }
+    }
+
+    /// Dresses the request for a page of a list. `cursor` is JSON text.
+    pub(super) fn dress_list(&self, kind: Kind, cursor: Option<&Bytes>, _wire: &Wire) -> Outgoing {
+        let mut params = Object::new();
+        if let Some(cursor) = cursor {
+            params.set("cursor", cursor.clone());
+        }
+        Outgoing {
+            cancel: Cancel::Notify,
+            resume: true,
+            ..Outgoing::new(kind.list_method(), params, self.headers())
+        }
+    }
+
+    /// Reads what came of a request.
+    pub(super) fn read(&self, came: Result<Answer, Failure>) -> Result<Answer, Failure> {
+        match came {
+            // spec 2025-11-25, transports, session management: 404 to a request with a session id
+            // means that the session is over. The request was refused unexecuted.
+            Err(Failure::Refused { status, .. })
+                if status.as_u16() == 404 && self.session.is_some() =>
+            {
+                Err(Failure::Stale(SESSION_OVER.into()))
+            }
+            // Servers built on early SDK examples say 400 for it. Nothing was executed either way.
+            Err(Failure::Refused { status, error: Some(error) })
+                if status.as_u16() == 400
+                    && self.session.is_some()
+                    && error_text(&error).to_lowercase().contains("session") =>
+            {
+                Err(Failure::Stale(SESSION_OVER.into()))
+            }
+            Err(Failure::Refused { error: Some(error), .. }) => {
+                Ok(Answer { outcome: Outcome::Error(error), headers: HeaderMap::new() })
+            }
+            came => came,
+        }
+    }
+
+    /// Hears of changes until the connection is over. Over stdio there is nothing to be asked for: what
+    /// the server has to say stands between its answers.
+    ///
+    /// Returns why the connection must be opened again, if it must.
+    pub(super) async fn listen(&self, wire: Wire, ear: Arc<Ear>, _topics: [bool; 3]) -> Option<String> {
+        let Wire::Http(wire) = wire else {
+            ear.listening();
+            return None;
+        };
+        let (mut pause, mut last_id, mut heard_before) = (ear::LISTEN_AGAIN, None, false);
+        loop {
+            let since = Instant::now();
+            let mut retry = None;
+            match wire.listen(&self.headers(), last_id.as_deref()).await {
+                Ok(mut events) => {
+                    heard_before = true;
+                    ear.listening();
+                    while let Ok(Some(event)) = events.next().await {
+                        if let Some(heard) = wire.hear(event.data) {
+                            wire.send_back(heard.replies, &self.headers());
+                        }
+                    }
+                    last_id = events.last_id();
+                    retry = events.retry();
+                }
+                // Once there was a stream, 404 is about the session. Before that, it is how some
+                // servers say that they have none.
+                Err(Failure::Refused { status, .. }) if status.is_client_error() => {
+                    let session_over = status.as_u16() == 404 && self.session.is_some();
+                    if heard_before && session_over {
+                        return Some(SESSION_OVER.into());
+                    }
+                    if !matches!(status.as_u16(), 408 | 429) {
+                        tracing::debug!(%status, "no stream for changes");
+                        ear.listening();
+                        return None;
+                    }
+                }
+                Err(failure) => {
+                    tracing::debug!(?failure, "the stream for changes cannot be opened");
+                    last_id = None;
+                }
+            }
+            pause = ear::next_pause(pause, since);
+            tokio::time::sleep(retry.unwrap_or(pause).max(ear::LISTEN_AGAIN / 4)).await;
+        }
+    }
+
+    /// Ends the conversation.
+    pub(super) async fn end(&self, wire: &Wire) {
+        if let (Wire::Http(wire), Some(_)) = (wire, &self.session) {
+            wire.delete(&self.headers()).await;
+        }
+    }
+
+    fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Some(session) = &self.session {
+            headers.insert(SESSION, session.clone());
+        }
+        // The header came with 2025-06-18; 2025-03-26 is what its absence means.
+        if self.revision >= Revision::V2025_06_18 {
+            headers.insert(VERSION, HeaderValue::from_static(self.revision.as_str()));
+        }
+        headers
+    }
+}

@@ -1,0 +1,413 @@
+//! The text of a prompt with places for its arguments.
+//!
+//! A [`Template`] is parsed once, when the file is read, so that a mistake is the writer's to see and
+//! never the client's. Filling it copies the arguments' texts and looks at none of them: what an
+//! argument says is never expanded again, whatever braces it holds.
+//!
+//! The whole language: `{{name}}`, `{{#name}}…{{/name}}` (shown when the argument has a text) and
+//! `\{{` for two literal braces.
+//! Knows nothing of: files, messages, JSON.
+
+use std::collections::BTreeMap;
+
+/// A text cut into what stands fixed and what an argument fills.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Argument(String),
+    Section { argument: String, parts: Vec<Part> },
+}
+
+/// A mistake of the writer, at a line of the file (counted from 1).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Flaw {
+    pub(super) line: usize,
+    pub(super) what: String,
+}
+
+/// The filled text would not fit within the bound.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooLong;
+
+impl Template {
+    /// Parses a text whose first line is `first_line` of its file, and notes every mistake in `flaws`.
+    /// The template is only worth something if none was added.
+    pub(super) fn parse(
+        text: &str,
+        first_line: usize,
+        declared: &[&str],
+        flaws: &mut Vec<Flaw>,
+    ) -> Template {
+        Parser {
+            text,
+            first_line,
+            declared,
+            flaws,
+            at: 0,
+            parts: Vec::new(),
+            open: Vec::new(),
+        }
+        .run()
+    }
+
+    /// Appends the filled text to `out`, which may not grow beyond `max` bytes: a short template that
+    /// names one long argument many times must not fill the memory.
+    pub(super) fn fill(
+        &self,
+        given: &BTreeMap<&str, &str>,
+        out: &mut String,
+        max: usize,
+    ) -> Result<(), TooLong> {
+        fill_parts(&self.parts, given, out, max)
+    }
+}
+
+fn fill_parts(
+    parts: &[Part],
+    given: &BTreeMap<&str, &str>,
+    out: &mut String,
+    max: usize,
+) -> Result<(), TooLong> {
+    for part in parts {
+        let text = match part {
+            Part::Text(text) => text.as_str(),
+            Part::Argument(name) => given.get(name.as_str()).copied().unwrap_or_default(),
+            Part::Section { argument, parts } => {
+                if given.contains_key(argument.as_str()) {
+                    fill_parts(parts, given, out, max)?;
+                }
+                continue;
+            }
+        };
+        if text.len() > max.saturating_sub(out.len()) {
+            return Err(TooLong);
+        }
+        out.push_str(text);
+    }
+    Ok(())
+}
+
+/// Whether this can stand between the braces, and so be the name of an argument (or of a prompt).
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= MAX_NAME_BYTES
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+}
+
+// === Parser ===
+
+struct Parser<'a> {
+    text: &'a str,
+    first_line: usize,
+    declared: &'a [&'a str],
+    flaws: &'a mut Vec<Flaw>,
+    at: usize,
+    parts: Vec<Part>,
+    /// The sections that are open, outermost first, each with the parts that stood before it.
+    open: Vec<Open>,
+}
+
+struct Open {
+    argument: String,
+    at: usize,
+    before: Vec<Part>,
+}
+
+impl Parser<'_> {
+    fn run(mut self) -> Template {
+        while let Some(found) = self.text[self.at..].find(OPEN) {
+            let braces = self.at + found;
+            let literal = &self.text[self.at..braces];
+            // As in a shell: each pair of backslashes is one, and one that is left over takes the
+            // braces their meaning.
+            let backslashes = literal.len() - literal.trim_end_matches('\\').len();
+            self.push_text(self.at, braces - backslashes.div_ceil(2));
+            self.at = braces + OPEN.len();
+            if backslashes % 2 == 1 {
+                self.push_text(braces, self.at);
+            } else {
+                self.tag(braces);
+            }
+        }
+        self.push_text(self.at, self.text.len());
+        while let Some(open) = self.open.pop() {
+            self.flaw(
+                open.at,
+                format!(
+                    "`{{{{#{}}}}}` is never closed with `{{{{/{0}}}}}`",
+                    open.argument
+                ),
+            );
+        }
+        Template { parts: self.parts }
+    }
+
+    /// Reads one tag; `self.at` stands behind its opening braces.
+    fn tag(&mut self, braces: usize) {
+        let line_end = self.text[self.at..]
+            .find('\n')
+            .map_or(self.text.len(), |end| self.at + end);
+        let Some(length) = self.text[self.at..line_end].find(CLOSE) else {
+            return self.flaw(
+                braces,
+                format!("`{{{{` without `}}}}` on its line; {LITERAL}"),
+            );
+        };
+        let inside = self.text[self.at..self.at + length].trim();
+        self.at += length + CLOSE.len();
+        let (mark, name) = match inside.strip_prefix(['#', '/']) {
+            Some(rest) => (inside.chars().next(), rest.trim_start()),
+            None => (None, inside),
+        };
+        if !self.declared.contains(&name) {
+            let what = if is_name(name) {
+                format!(
+                    "`{{{{{inside}}}}}`: there is no argument `{name}` in the front matter; {LITERAL}"
+                )
+            } else {
+                format!("`{{{{{inside}}}}}` does not name an argument; {LITERAL}")
+            };
+            return self.flaw(braces, what);
+        }
+        match mark {
+            None => self.parts.push(Part::Argument(name.to_owned())),
+            Some('#') => {
+                self.swallow_line(braces);
+                self.open_section(name, braces);
+            }
+            Some(_) => {
+                self.swallow_line(braces);
+                self.close_section(name, braces);
+            }
+        }
+    }
+
+    fn open_section(&mut self, name: &str, at: usize) {
+        if self.open.len() == MAX_DEPTH {
+            self.flaw(
+                at,
+                format!("sections are nested more than {MAX_DEPTH} deep"),
+            );
+        } else {
+            let before = std::mem::take(&mut self.parts);
+            self.open.push(Open {
+                argument: name.to_owned(),
+                at,
+                before,
+            });
+        }
+    }
+
+    fn close_section(&mut self, name: &str, at: usize) {
+        match self.open.pop_if(|open| open.argument == name) {
+            Some(open) => {
+                let parts = std::mem::replace(&mut self.parts, open.before);
+                self.parts.push(Part::Section {
+                    argument: open.argument,
+                    parts,
+                });
+            }
+            None => self.flaw(
+                at,
+                format!("`{{{{/{name}}}}}` closes a section that is not the last one opened"),
+            ),
+        }
+    }
+
+    /// A section's tag that has a line to itself takes the line with it, so that leaving the section
+    /// out leaves no hole in the text.
+    fn swallow_line(&mut self, braces: usize) {
+        let before = &self.text[..braces];
+        let indent = before.len() - before.trim_end_matches([' ', '\t']).len();
+        let rest = &self.text[self.at..];
+        let blank = rest.len() - rest.trim_start_matches([' ', '\t']).len();
+        let starts_line = braces == indent || before.as_bytes()[braces - indent - 1] == b'\n';
+        let ends_line = rest.len() == blank || rest.as_bytes()[blank] == b'\n';
+        if !(starts_line && ends_line) {
+            return;
+        }
+        self.at = (self.at + blank + 1).min(self.text.len());
+        if let Some(Part::Text(text)) = self.parts.last_mut() {
+            text.truncate(text.trim_end_matches([' ', '\t']).len());
+        }
+    }
+
+    fn push_text(&mut self, from: usize, to: usize) {
+        let text = &self.text[from..to];
+        match self.parts.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Part::Text(last)) => last.push_str(text),
+            _ => self.parts.push(Part::Text(text.to_owned())),
+        }
+    }
+
+    fn flaw(&mut self, at: usize, what: String) {
+        if self.flaws.len() < MAX_FLAWS {
+            let line = self.first_line + self.text[..at].matches('\n').count();
+            self.flaws.push(Flaw { line, what });
+        }
+    }
+}
+
+const OPEN: &str = "{{";
+const CLOSE: &str = "}}";
+const LITERAL: &str = "write `\\{{` for two literal braces";
+
+/// What the protocol's limits give a name.
+const MAX_NAME_BYTES: usize = 128;
+/// Sections within sections; filling recurses this deep at most.
+const MAX_DEPTH: usize = 8;
+/// Enough for a writer to see what is wrong, and a bound on counting lines for a file full of braces.
+pub(super) const MAX_FLAWS: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DECLARED: [&str; 2] = ["code", "focus"];
+
+    fn parse(text: &str) -> Result<Template, Vec<Flaw>> {
+        let mut flaws = Vec::new();
+        let template = Template::parse(text, 1, &DECLARED, &mut flaws);
+        if flaws.is_empty() {
+            Ok(template)
+        } else {
+            Err(flaws)
+        }
+    }
+
+    fn fill(text: &str, given: &[(&str, &str)]) -> String {
+        let mut out = String::new();
+        let given = given.iter().copied().collect();
+        parse(text)
+            .unwrap()
+            .fill(&given, &mut out, 1 << 20)
+            .unwrap();
+        out
+    }
+
+    fn flaws(text: &str) -> Vec<(usize, String)> {
+        parse(text)
+            .unwrap_err()
+            .into_iter()
+            .map(|flaw| (flaw.line, flaw.what))
+            .collect()
+    }
+
+    #[test]
+    fn an_argument_stands_where_its_name_stood() {
+        assert_eq!(
+            fill(
+                "a {{code}} b {{ focus }}{{code}}",
+                &[("code", "X"), ("focus", "Y")]
+            ),
+            "a X b YX"
+        );
+    }
+
+    #[test]
+    fn the_text_of_an_argument_is_never_expanded() {
+        let given = [("code", "{{focus}} \\{{ {{#focus}}"), ("focus", "{{code}}")];
+        assert_eq!(
+            fill("{{code}}|{{focus}}", &given),
+            "{{focus}} \\{{ {{#focus}}|{{code}}"
+        );
+    }
+
+    #[test]
+    fn an_argument_that_is_not_given_leaves_nothing() {
+        assert_eq!(fill("[{{code}}]", &[]), "[]");
+    }
+
+    #[test]
+    fn a_backslash_makes_braces_literal_and_two_make_a_backslash() {
+        assert_eq!(
+            fill(r"\{{code}} \\{{code}} \\\{{code}} a\b", &[("code", "X")]),
+            r"{{code}} \X \{{code}} a\b"
+        );
+    }
+
+    #[test]
+    fn a_section_shows_only_when_its_argument_is_given() {
+        let text = "a{{#focus}}, mind {{focus}}{{/focus}}.";
+        assert_eq!(fill(text, &[("focus", "speed")]), "a, mind speed.");
+        assert_eq!(fill(text, &[]), "a.");
+    }
+
+    #[test]
+    fn a_section_tag_alone_on_its_line_takes_the_line_with_it() {
+        let text = "a\n  {{#focus}}  \nmind {{focus}}\n{{/focus}}\nb";
+        assert_eq!(fill(text, &[("focus", "speed")]), "a\nmind speed\nb");
+        assert_eq!(fill(text, &[]), "a\nb");
+    }
+
+    #[test]
+    fn sections_nest() {
+        let text = "{{#code}}1{{#focus}}2{{/focus}}3{{/code}}";
+        assert_eq!(fill(text, &[("code", "x")]), "13");
+        assert_eq!(fill(text, &[("code", "x"), ("focus", "y")]), "123");
+        assert_eq!(fill(text, &[("focus", "y")]), "");
+    }
+
+    #[test]
+    fn every_mistake_is_reported_with_its_line() {
+        let found = flaws("{{code}}\n{{nobody}} {{ a b }}\n{{code\n}}\n{{/focus}}\n{{#focus}}");
+        let lines: Vec<usize> = found.iter().map(|(line, _)| *line).collect();
+        assert_eq!(lines, [2, 2, 3, 5, 6]);
+        assert!(
+            found[0]
+                .1
+                .starts_with("`{{nobody}}`: there is no argument `nobody`"),
+            "{}",
+            found[0].1
+        );
+        assert!(
+            found[1]
+                .1
+                .starts_with("`{{a b}}` does not name an argument"),
+            "{}",
+            found[1].1
+        );
+        assert_eq!(found[4].1, "`{{#focus}}` is never closed with `{{/focus}}`");
+    }
+
+    #[test]
+    fn a_short_template_cannot_fill_the_memory() {
+        let template = parse(&"{{code}}".repeat(1000)).unwrap();
+        let long = "x".repeat(100);
+        let mut out = String::new();
+        assert_eq!(
+            template.fill(&BTreeMap::from([("code", long.as_str())]), &mut out, 5000),
+            Err(TooLong)
+        );
+        assert!(out.len() <= 5000);
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_never_panics(text in r"([{}#/\\ \n\t]|code|focus|é){0,40}") {
+            if let Ok(template) = parse(&text) {
+                let _ = template.fill(&BTreeMap::from([("code", "{{")]), &mut String::new(), 1000);
+            }
+        }
+
+        #[test]
+        fn a_text_without_braces_comes_out_as_it_went_in(text in r"[^{]*") {
+            prop_assert_eq!(fill(&text, &[]), text);
+        }
+
+        #[test]
+        fn what_an_argument_says_occurs_verbatim(code in r"([{}#/\\\n]|code|focus|\PC){0,30}", focus in ".*") {
+            let filled = fill("<{{code}}|{{#focus}}{{focus}}{{/focus}}>", &[("code", &code), ("focus", &focus)]);
+            prop_assert_eq!(filled, format!("<{code}|{focus}>"));
+        }
+    }
+}

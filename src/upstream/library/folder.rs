@@ -1,0 +1,301 @@
+//! The folder on the disk: the only place that opens a file.
+//!
+//! Promises that no byte comes from outside the folder, whatever a prompt's text, a link in the file
+//! system or a `..` says; that no file and no folder can be larger than the bounds; and that it has
+//! noted, of every file it was asked for, what to compare to see that the file has changed.
+//! Knows nothing of: what is in the files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
+
+/// What tells one state of a file from another; `None` where there is no file to be seen.
+type Stamp = Option<(u64, SystemTime)>;
+
+/// The state of each file that a reading asked for, by its path within the folder.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Stamps {
+    prompts: BTreeMap<PathBuf, Stamp>,
+    attachments: BTreeMap<PathBuf, Stamp>,
+}
+
+/// The folder during one reading of it.
+pub(super) struct Folder {
+    /// With every link resolved, as what a file's resolved path is compared with.
+    root: PathBuf,
+    bytes_left: u64,
+    stamps: Stamps,
+}
+
+impl Folder {
+    /// Finds the folder, and resolves the links on the way to it.
+    pub(super) fn open(dir: &Path) -> io::Result<Folder> {
+        let root = fs::canonicalize(dir)?;
+        if !root.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::NotADirectory));
+        }
+        Ok(Folder {
+            root,
+            bytes_left: MAX_FOLDER_BYTES,
+            stamps: Stamps::default(),
+        })
+    }
+
+    /// The folder's own name, for telling one library's files from another's.
+    pub(super) fn name(&self) -> String {
+        self.root.file_name().map_or_else(
+            || "library".to_owned(),
+            |name| name.to_string_lossy().into_owned(),
+        )
+    }
+
+    /// The names of the prompt files, in order; one more than the bound if there are more.
+    ///
+    /// Names with a dot in front are an editor's or a tool's own, `README.md` is for people.
+    pub(super) fn prompt_files(&self) -> io::Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for entry in fs::read_dir(&self.root)? {
+            let Ok(name) = entry?.file_name().into_string() else {
+                continue;
+            };
+            if name.ends_with(".md")
+                && !name.starts_with('.')
+                && !name.eq_ignore_ascii_case("readme.md")
+            {
+                names.insert(name);
+            }
+            if names.len() > MAX_PROMPT_FILES + 1 {
+                names.pop_last();
+            }
+        }
+        Ok(names)
+    }
+
+    /// Reads a prompt file. The error says what is wrong, for the writer.
+    pub(super) fn read_prompt(&mut self, name: &str) -> Result<Vec<u8>, String> {
+        let within = inside(name)?;
+        // The stamp is taken before the bytes: a change in between is seen at the next look.
+        self.stamps
+            .prompts
+            .insert(within.clone(), stamp(&self.root.join(&within)));
+        self.read(name, &within)
+    }
+
+    /// Reads a file that a prompt names, by its path within the folder.
+    pub(super) fn read_attachment(&mut self, path: &str) -> Result<Vec<u8>, String> {
+        let within = inside(path)?;
+        self.stamps
+            .attachments
+            .insert(within.clone(), stamp(&self.root.join(&within)));
+        self.read(path, &within)
+    }
+
+    fn read(&mut self, path: &str, within: &Path) -> Result<Vec<u8>, String> {
+        let real = fs::canonicalize(self.root.join(within))
+            .map_err(|error| format!("`{path}`: {error}"))?;
+        if !real.starts_with(&self.root) {
+            return Err(format!("`{path}` leads out of the folder"));
+        }
+        // Looked at before it is opened: opening a pipe would wait for a writer.
+        if !real.is_file() {
+            return Err(format!("`{path}` is not a file"));
+        }
+        let mut bytes = Vec::new();
+        fs::File::open(&real)
+            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+            .map_err(|error| format!("`{path}`: {error}"))?;
+        let length = bytes.len() as u64;
+        if length > MAX_FILE_BYTES {
+            return Err(format!(
+                "`{path}` is larger than {} KiB",
+                MAX_FILE_BYTES >> 10
+            ));
+        }
+        self.bytes_left = self.bytes_left.checked_sub(length).ok_or_else(|| {
+            format!(
+                "with `{path}` the folder's files are larger than {} MiB",
+                MAX_FOLDER_BYTES >> 20
+            )
+        })?;
+        Ok(bytes)
+    }
+
+    /// The state of every file that was asked for in this reading.
+    pub(super) fn into_stamps(self) -> Stamps {
+        self.stamps
+    }
+}
+
+/// The state that the folder is in now, as far as a reading that left `last` would notice.
+pub(super) fn look(dir: &Path, last: &Stamps) -> io::Result<Stamps> {
+    let folder = Folder::open(dir)?;
+    let listed = folder
+        .prompt_files()?
+        .into_iter()
+        .take(MAX_PROMPT_FILES)
+        .map(PathBuf::from);
+    let stamped = |path: PathBuf| {
+        let stamp = stamp(&folder.root.join(&path));
+        (path, stamp)
+    };
+    Ok(Stamps {
+        prompts: listed.map(stamped).collect(),
+        attachments: last.attachments.keys().cloned().map(stamped).collect(),
+    })
+}
+
+fn stamp(path: &Path) -> Stamp {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.len(), metadata.modified().ok()?))
+}
+
+/// The path as one that only goes down; links are for [`Folder::read`] to resolve.
+fn inside(path: &str) -> Result<PathBuf, String> {
+    let mut within = PathBuf::new();
+    for component in Path::new(path).components() {
+        match component {
+            // A backslash is a separator on Windows only: such a file would be two things.
+            Component::Normal(name) if !path.contains(['\\', '\0']) => within.push(name),
+            Component::CurDir => {}
+            _ => return Err(format!("`{path}` is not a path within the folder")),
+        }
+    }
+    if within.as_os_str().is_empty() {
+        Err("the path of the file is missing".to_owned())
+    } else {
+        Ok(within)
+    }
+}
+
+const MAX_FILE_BYTES: u64 = 1 << 20;
+const MAX_FOLDER_BYTES: u64 = 32 << 20;
+/// A list of more prompts than this is no longer read by anybody.
+pub(super) const MAX_PROMPT_FILES: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(path: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("inner");
+        fs::create_dir_all(inner.join("sub")).unwrap();
+        fs::write(dir.path().join("secret.txt"), "secret").unwrap();
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink("../secret.txt", inner.join("link.txt")).unwrap();
+            std::os::unix::fs::symlink("..", inner.join("up")).unwrap();
+        }
+        Folder::open(&inner)
+            .unwrap()
+            .read_attachment(path)
+            .unwrap_err()
+    }
+
+    #[test]
+    fn no_path_leaves_the_folder() {
+        for path in [
+            "../secret.txt",
+            "sub/../../secret.txt",
+            "/etc/passwd",
+            "..",
+            "sub\\..\\x",
+        ] {
+            assert_eq!(
+                refused(path),
+                format!("`{path}` is not a path within the folder")
+            );
+        }
+        assert_eq!(refused(""), "the path of the file is missing");
+        assert_eq!(refused("sub"), "`sub` is not a file");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_out_of_the_folder_is_refused() {
+        assert_eq!(refused("link.txt"), "`link.txt` leads out of the folder");
+        assert_eq!(
+            refused("up/secret.txt"),
+            "`up/secret.txt` leads out of the folder"
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_within_the_folder_is_followed() {
+        // As Kubernetes mounts a ConfigMap: each name is a link through a hidden folder.
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("..2026")).unwrap();
+        fs::write(dir.path().join("..2026/a.md"), "text").unwrap();
+        std::os::unix::fs::symlink("..2026", dir.path().join("..data")).unwrap();
+        std::os::unix::fs::symlink("..data/a.md", dir.path().join("a.md")).unwrap();
+        let mut folder = Folder::open(dir.path()).unwrap();
+        assert_eq!(
+            folder.prompt_files().unwrap(),
+            BTreeSet::from(["a.md".to_owned()])
+        );
+        assert_eq!(folder.read_prompt("a.md").unwrap(), b"text");
+    }
+
+    #[test]
+    fn files_and_folders_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("large"),
+            vec![0; (MAX_FILE_BYTES + 1) as usize],
+        )
+        .unwrap();
+        fs::write(dir.path().join("fits"), vec![0; MAX_FILE_BYTES as usize]).unwrap();
+        let mut folder = Folder::open(dir.path()).unwrap();
+        assert_eq!(
+            folder.read_attachment("large").unwrap_err(),
+            "`large` is larger than 1024 KiB"
+        );
+        for _ in 0..32 {
+            folder.read_attachment("fits").unwrap();
+        }
+        assert_eq!(
+            folder.read_attachment("fits").unwrap_err(),
+            "with `fits` the folder's files are larger than 32 MiB"
+        );
+    }
+
+    #[test]
+    fn only_markdown_files_that_are_prompts_are_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b.md", "a.md", ".hidden.md", "README.md", "a.md~", "a.txt"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let listed: Vec<String> = Folder::open(dir.path())
+            .unwrap()
+            .prompt_files()
+            .unwrap()
+            .into_iter()
+            .collect();
+        assert_eq!(listed, ["a.md", "b.md"]);
+    }
+
+    #[test]
+    fn a_look_notices_a_change_a_removal_and_a_missing_attachment_that_comes() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a.md"), "a").unwrap();
+        fs::write(dir.path().join("b.md"), "b").unwrap();
+        let mut folder = Folder::open(dir.path()).unwrap();
+        folder.read_prompt("a.md").unwrap();
+        folder.read_prompt("b.md").unwrap();
+        folder.read_attachment("image.png").unwrap_err();
+        let last = folder.into_stamps();
+        let look = || look(dir.path(), &last).unwrap();
+        assert_eq!(look(), last);
+        fs::write(dir.path().join("image.png"), "").unwrap();
+        assert_ne!(look(), last);
+        fs::remove_file(dir.path().join("image.png")).unwrap();
+        fs::write(dir.path().join("a.md"), "longer").unwrap();
+        assert_ne!(look(), last);
+        fs::write(dir.path().join("a.md"), "a").unwrap();
+        fs::remove_file(dir.path().join("b.md")).unwrap();
+        assert!(!look().prompts.contains_key(Path::new("b.md")));
+    }
+}

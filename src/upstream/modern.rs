@@ -1,0 +1,277 @@
+//! The modern dialect, as a client speaks it: each request carries its own context.
+//!
+//! Mirrors `legacy.rs`: the same functions in the same order. A dialect dresses what goes out and reads
+//! what comes back; it holds no connection.
+//!
+//! Knows nothing of: the house, and how the bytes travel.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
+use tokio::time::Instant;
+
+use super::connection::{Introduction, Opening, error_code, error_text};
+use super::ear::{self, Ear};
+use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
+use crate::json::{self, Object};
+use crate::mcp::call::{Call, Caller, Outcome};
+use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::revision::{Era, Revision};
+use crate::mcp::{code, meta};
+use crate::rpc;
+
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+
+/// The revision that is spoken.
+const REVISION: Revision = Revision::V2026_07_28;
+
+/// Nothing has to be agreed on: there is no handshake.
+#[derive(Debug, Clone)]
+pub(super) struct Dialect;
+
+/// The request that opens a connection.
+pub(super) fn opening() -> Outgoing {
+    dressed("server/discover", Object::new(), None)
+}
+
+/// Reads the answer to the opening request.
+pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
+    match outcome {
+        rpc::Outcome::Result(result) => {
+            let result = Object::parse(result.clone()).unwrap_or_else(|_| Object::new());
+            let Some(versions) = result.get_bytes("supportedVersions").and_then(revisions) else {
+                return Opening::AnotherEra;
+            };
+            choose(&versions).unwrap_or_else(|| {
+                let capabilities = result.get_object("capabilities").unwrap_or_else(Object::new);
+                Opening::Introduced(Introduction::read(REVISION, &capabilities))
+            })
+        }
+        rpc::Outcome::Error(error) => {
+            let refused = || format!("it refuses `server/discover`: {}", error_text(error));
+            match error_code(error) {
+                // spec 2026-07-28, versioning: use one of the versions that it supports.
+                Some(code::UNSUPPORTED_PROTOCOL_VERSION) => {
+                    let data = Object::parse(error.clone()).ok();
+                    let data = data.and_then(|error| error.get_object("data"));
+                    let versions = data.and_then(|it| it.get_bytes("supported")).and_then(revisions);
+                    let choice = choose(&versions.unwrap_or_default());
+                    choice.unwrap_or_else(|| Opening::Refused(refused()))
+                }
+                Some(code::HEADER_MISMATCH | code::MISSING_CLIENT_CAPABILITY) => {
+                    Opening::Refused(refused())
+                }
+                _ => Opening::AnotherEra,
+            }
+        }
+    }
+}
+
+/// The revisions known here among those that a server names; `None` if it names none at all.
+fn revisions(list: Bytes) -> Option<Vec<Revision>> {
+    let known = |version: &Bytes| {
+        json::decode_string(std::str::from_utf8(version).ok()?)?.parse::<Revision>().ok()
+    };
+    Some(json::elements(&list)?.iter().filter_map(known).collect())
+}
+
+/// What to do about a server that supports these revisions; `None` if one of them is spoken here.
+fn choose(supported: &[Revision]) -> Option<Opening> {
+    if supported.contains(&REVISION) {
+        return None;
+    }
+    if supported.is_empty() {
+        return Some(Opening::Refused(format!("it is modern but does not speak {REVISION}")));
+    }
+    // All that is left has a handshake, so that is what it asks for.
+    Some(Opening::AnotherEra)
+}
+
+impl Dialect {
+    /// The dialect after the opening request was answered.
+    pub(super) fn new(_introduction: &Introduction, _headers: &HeaderMap) -> Self {
+        Self
+    }
+
+    /// What is left to do before the first request.
+    pub(super) async fn begin(&self, _wire: &Wire, ear: &Ear) -> Result<(), Failure> {
+        ear.tune(REVISION.has_batches(), false);
+        Ok(())
+    }
+
+    /// Dresses a call.
+    pub(super) fn dress(&self, call: &Call, wire: &Wire) -> Outgoing {
+        let caller = &call.caller;
+        Outgoing {
+            notes: caller.notes.wanted().then(|| caller.notes.clone()),
+            cancel: cancel_on(wire),
+            stream: caller.revision.era() == Era::Modern,
+            ..named(
+                dressed(call.method.as_str(), call.params.clone(), Some(caller)),
+                call.method.header_member(),
+            )
+        }
+    }
+
+    /// Dresses the request for a page of a list. `cursor` is JSON text.
+    pub(super) fn dress_list(&self, kind: Kind, cursor: Option<&Bytes>, wire: &Wire) -> Outgoing {
+        let mut params = Object::new();
+        if let Some(cursor) = cursor {
+            params.set("cursor", cursor.clone());
+        }
+        Outgoing { cancel: cancel_on(wire), ..dressed(kind.list_method(), params, None) }
+    }
+
+    /// Reads what came of a request.
+    pub(super) fn read(&self, came: Result<Answer, Failure>) -> Result<Answer, Failure> {
+        let answer = match came {
+            Err(Failure::Refused { error: Some(error), .. }) => {
+                Answer { outcome: Outcome::Error(error), headers: HeaderMap::new() }
+            }
+            came => came?,
+        };
+        // spec 2026-07-28, versioning: the server does not implement the revision of this request, so
+        // it has not executed it.
+        let unsupported = Some(code::UNSUPPORTED_PROTOCOL_VERSION);
+        match &answer.outcome {
+            Outcome::Error(error) if error_code(error) == unsupported => {
+                Err(Failure::Stale(format!("it does not speak {REVISION} any more")))
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    /// Hears of changes until the connection is over.
+    ///
+    /// Returns why the connection must be opened again, if it must.
+    pub(super) async fn listen(&self, wire: Wire, ear: Arc<Ear>, topics: [bool; 3]) -> Option<String> {
+        let wanted: Vec<Topic> = Topic::ALL.into_iter().filter(|it| topics[it.index()]).collect();
+        if wanted.is_empty() {
+            ear.listening();
+            return None;
+        }
+        let mut filter = Object::new();
+        for topic in wanted {
+            filter.set(topic.filter_member(), "true");
+        }
+        let mut params = Object::new();
+        params.set("notifications", filter.to_bytes());
+        let mut pause = ear::LISTEN_AGAIN;
+        loop {
+            let since = Instant::now();
+            let request = Outgoing {
+                cancel: cancel_on(&wire),
+                listen: true,
+                ..dressed("subscriptions/listen", params.clone(), None)
+            };
+            // The acknowledgment and the news that follow it are the ear's business.
+            match self.read(wire.exchange(request).await) {
+                Ok(Answer { outcome: Outcome::Error(error), .. }) => {
+                    tracing::debug!(error = error_text(&error), "no news of changes");
+                    if error_code(&error) == Some(rpc::code::METHOD_NOT_FOUND) {
+                        ear.listening();
+                        return None;
+                    }
+                }
+                Ok(_) => tracing::debug!("the subscription has ended"),
+                Err(Failure::Stale(reason)) => return Some(reason),
+                Err(failure) => tracing::debug!(?failure, "the subscription broke"),
+            }
+            pause = ear::next_pause(pause, since);
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Ends the conversation.
+    pub(super) async fn end(&self, _wire: &Wire) {}
+}
+
+/// How a request is cancelled on this wire (spec 2026-07-28, cancellation).
+fn cancel_on(wire: &Wire) -> Cancel {
+    match wire {
+        Wire::Stdio(_) => Cancel::Notify,
+        Wire::Http(_) => Cancel::HangUp,
+    }
+}
+
+/// A request with its context, in the body and repeated in the headers. `None` is Weir itself.
+fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) -> Outgoing {
+    let mut context = params.get_object("_meta").unwrap_or_else(Object::new);
+    let info = caller.and_then(|caller| caller.info.clone());
+    // What a legacy client declared is about requests that this era does not have.
+    let modern = caller.filter(|caller| caller.revision.era() == Era::Modern);
+    let capabilities = modern.map_or(Bytes::from_static(b"{}"), |it| it.capabilities.clone());
+    context.set(meta::PROTOCOL_VERSION, json::quote(REVISION.as_str()));
+    context.set(meta::CLIENT_INFO, info.unwrap_or_else(super::client_info));
+    context.set(meta::CLIENT_CAPABILITIES, capabilities);
+    params.set("_meta", context.to_bytes());
+
+    let mut headers = HeaderMap::new();
+    headers.insert(VERSION, HeaderValue::from_static(REVISION.as_str()));
+    headers.insert(METHOD, HeaderValue::from_static(method));
+    Outgoing::new(method, params, headers)
+}
+
+/// Repeats the request's subject in its header, from the message that is sent.
+fn named(mut request: Outgoing, member: Option<&str>) -> Outgoing {
+    let subject = member.and_then(|member| request.params.get_string(member));
+    if let Some(subject) = subject {
+        let value = header_value(&subject);
+        request.headers.insert(NAME, value);
+    }
+    request
+}
+
+/// A text as a header's value: as it is, or in base64 between marks where it would not survive
+/// (spec 2026-07-28, Streamable HTTP, value encoding).
+fn header_value(text: &str) -> HeaderValue {
+    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
+        && text.trim() == text
+        && !(text.starts_with("=?base64?") && text.ends_with("?="));
+    let encoded;
+    let text = if is_plain {
+        text
+    } else {
+        encoded = format!("=?base64?{}?=", STANDARD.encode(text));
+        &encoded
+    };
+    HeaderValue::from_str(text).expect("printable ASCII is a header's value")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_a_header_cannot_hold_goes_in_base64() {
+        for (text, expected) in [
+            ("us-west1", "us-west1"),
+            ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
+            (" padded ", "=?base64?IHBhZGRlZCA=?="),
+            ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
+            ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+        ] {
+            assert_eq!(header_value(text), expected);
+        }
+    }
+
+    #[test]
+    fn the_revisions_that_a_server_names_decide() {
+        let opening = |supported: &str| {
+            let error = format!(r#"{{"code":-32022,"message":"m","data":{{"supported":{supported}}}}}"#);
+            introduce(&rpc::Outcome::Error(error.into()))
+        };
+        for handshake in [r#"["2025-11-25","2025-06-18"]"#, r#"["2025-03-26","2027-01-01"]"#] {
+            assert!(matches!(opening(handshake), Opening::AnotherEra), "{handshake}");
+        }
+        for refused in ["[]", r#"["2026-07-28"]"#, r#"["2027-01-01"]"#, "7"] {
+            assert!(matches!(opening(refused), Opening::Refused(_)), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The stdio wire: one message a line, to and from a child process.
+//!
+//! Promises: the reader and the writer are tasks of their own and neither ever waits for a client,
+//! so one slow client cannot stall the calls of the others. What stands on standard output and is no
+//! message is skipped and counted. When the child ends, every open request ends at once, with the
+//! reason.
+//!
+//! Knows nothing of: protocol eras.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::{Bytes, BytesMut};
+use hyper::HeaderMap;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::child;
+use super::dial::Child;
+use super::ear::{Claim, Ear, Side};
+use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
+use crate::json::Extract;
+use crate::line::{Line, Lines};
+use crate::mcp::call::{Body, Outcome};
+use crate::rpc;
+
+/// Places in the write queue beyond those of the calls: lists, the subscription, answers to pings.
+const SPARE_PLACES: usize = 64;
+
+/// How much of a line that is no message is quoted.
+const MAX_QUOTED_CHARS: usize = 200;
+
+/// A running child and the requests that are open on it. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Wire {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    ear: Arc<Ear>,
+    /// Lines for the writer. When it is full the child does not read: requests wait for a place
+    /// within their own time limit, answers to the child's pings are dropped.
+    outbox: mpsc::Sender<Bytes>,
+    /// Why the child has ended, once it has.
+    ended: watch::Receiver<Option<String>>,
+    /// Asks the keeper to end the child.
+    closing: CancellationToken,
+    /// The keeper is done: the child is gone.
+    gone: CancellationToken,
+    junk: Arc<JunkLines>,
+}
+
+/// Lines on standard output that were no message.
+#[derive(Debug, Default)]
+struct JunkLines {
+    count: AtomicUsize,
+    first: OnceLock<String>,
+}
+
+impl Wire {
+    /// Starts the tasks that serve a child: reader, writer and keeper. They end with it.
+    pub(super) fn start(
+        child: Child,
+        ear: Arc<Ear>,
+        concurrency: usize,
+        max_message: usize,
+        tasks: &TaskTracker,
+    ) -> Self {
+        // Each call holds a place for its cancellation beside the one for itself (see `exchange`).
+        let (outbox, lines) = mpsc::channel(2 * concurrency + SPARE_PLACES);
+        let (ended_sender, ended) = watch::channel(None);
+        let closing = CancellationToken::new();
+        let (gone, broken) = (CancellationToken::new(), CancellationToken::new());
+        let junk = Arc::new(JunkLines::default());
+
+        tasks.spawn(write(child.stdin, lines, closing.clone(), broken.clone()));
+        let reader = Reader {
+            stdout: child.stdout,
+            lines: Lines::new(max_message),
+            max_message,
+            ear: Arc::clone(&ear),
+            outbox: outbox.downgrade(),
+            junk: Arc::clone(&junk),
+        };
+        let keeper = child::Keeper {
+            process: child.process,
+            stderr: child.stderr,
+            ear: Arc::clone(&ear),
+            closing: closing.clone(),
+            broken: broken.clone(),
+            ended: ended_sender,
+            gone: gone.clone(),
+        };
+        let read = gone.clone();
+        tasks.spawn(async move {
+            // The guard tells the keeper also if the reader panics.
+            let _guard = broken.drop_guard();
+            read.run_until_cancelled(reader.run()).await;
+        });
+        keeper.start(tasks);
+        Self { shared: Arc::new(Shared { ear, outbox, ended, closing, gone, junk }) }
+    }
+
+    /// Sends a request and waits for its answer.
+    ///
+    /// The place of its cancellation in the write queue is taken before the request is sent, so that
+    /// dropping the future can always tell the child, without waiting.
+    pub(super) async fn exchange(&self, mut request: Outgoing) -> Result<Answer, Failure> {
+        let shared = &*self.shared;
+        let unsent = || Failure::Unsent(self.reason());
+        let farewell = match request.cancel {
+            Cancel::Never => None,
+            Cancel::Notify | Cancel::HangUp => {
+                Some(shared.outbox.clone().reserve_owned().await.map_err(|_| unsent())?)
+            }
+        };
+        let place = shared.outbox.reserve().await.map_err(|_| unsent())?;
+        let side = Side { notes: request.notes.clone(), listen: request.listen };
+        let claim = shared.ear.pending.open(side).ok_or_else(unsent)?;
+        place.send(request.write(claim.id()));
+        let mut open = Open { claim, farewell };
+        match (&mut open.claim).await {
+            Some(Ok(outcome)) => {
+                let outcome = match outcome {
+                    rpc::Outcome::Result(result) => Outcome::Result(Body::Whole(result)),
+                    rpc::Outcome::Error(error) => Outcome::Error(error),
+                };
+                Ok(Answer { outcome, headers: HeaderMap::new() })
+            }
+            Some(Err(failure)) => Err(failure),
+            None => Err(Failure::Broke(self.reason())),
+        }
+    }
+
+    pub(super) async fn notify(&self, message: Bytes) -> Result<(), Failure> {
+        let sent = self.shared.outbox.send(message).await;
+        sent.map_err(|_| Failure::Unsent(self.reason()))
+    }
+
+    /// Waits until the child has ended and tells why. Cancel-safe.
+    pub(super) async fn ended(&self) -> String {
+        let mut ended = self.shared.ended.clone();
+        // An error means that the keeper is gone, and with it the child.
+        let _ = ended.wait_for(Option::is_some).await;
+        self.reason()
+    }
+
+    /// Ends the child, step by step, and returns when it is gone.
+    pub(super) async fn close(&self) {
+        self.shared.closing.cancel();
+        self.shared.gone.cancelled().await;
+    }
+
+    /// What stood on standard output and was no message, for whoever wonders why nothing works.
+    pub(super) fn junk(&self) -> Option<String> {
+        let first = self.shared.junk.first.get()?;
+        let count = self.shared.junk.count.load(Ordering::Relaxed);
+        let lines = if count == 1 { "line".to_owned() } else { format!("{count} lines, first") };
+        Some(format!("its standard output held what is no message ({lines}: \"{first}\")"))
+    }
+
+    fn reason(&self) -> String {
+        let reason = self.shared.ended.borrow().clone();
+        reason.unwrap_or_else(|| "the process is ending".into())
+    }
+}
+
+/// An open request. Dropping it while it is open tells the child.
+struct Open {
+    claim: Claim,
+    farewell: Option<mpsc::OwnedPermit<Bytes>>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let Some(place) = self.farewell.take() else { return };
+        if self.claim.is_open() {
+            place.send(cancelled(self.claim.id()));
+        }
+    }
+}
+
+// === Reader ===
+
+struct Reader {
+    stdout: Box<dyn AsyncRead + Send + Unpin>,
+    lines: Lines,
+    max_message: usize,
+    ear: Arc<Ear>,
+    /// Weak: the writer ends when nobody else sends any more.
+    outbox: mpsc::WeakSender<Bytes>,
+    junk: Arc<JunkLines>,
+}
+
+impl Reader {
+    /// Reads lines until standard output ends. Never waits for anything else.
+    async fn run(mut self) {
+        while let Ok(1..) = self.stdout.read_buf(self.lines.buffer()).await {
+            while let Some(line) = self.lines.next_line() {
+                match line {
+                    Line::Whole(line) => self.hear(line),
+                    Line::TooLong(head) => self.refuse(&head),
+                }
+            }
+        }
+    }
+
+    fn hear(&self, line: Bytes) {
+        let heard = match self.ear.hear(line.clone()) {
+            Ok(heard) => heard,
+            Err(why) => {
+                self.junk.count.fetch_add(1, Ordering::Relaxed);
+                let quoted = child::quote(&String::from_utf8_lossy(&line), MAX_QUOTED_CHARS);
+                tracing::debug!(line = quoted, %why, "a line on standard output is no message");
+                let _ = self.junk.first.set(quoted);
+                return;
+            }
+        };
+        for (id, outcome) in heard.answers {
+            if !id.is_some_and(|id| self.ear.pending.settle(id, Ok(outcome))) {
+                tracing::debug!(?id, "an answer that nobody waits for");
+            }
+        }
+        for reply in heard.replies {
+            // Full means that the child does not read its own answers.
+            let _ = self.outbox.upgrade().map(|outbox| outbox.try_send(reply));
+        }
+    }
+
+    /// Ends the request that a line over the limit was the answer to, if its beginning tells which.
+    fn refuse(&self, head: &[u8]) {
+        let mut extract = Extract::new("result", head.len());
+        let _ = extract.feed(head);
+        let rest = extract.rest();
+        let settled = minted_id(&rest).is_some_and(|id| {
+            self.ear.pending.settle(id, Err(Failure::TooLarge(self.max_message)))
+        });
+        tracing::warn!(settled, limit = self.max_message, "a line over the limit was skipped");
+    }
+}
+
+/// The number behind `"id":` in the beginning of an envelope.
+fn minted_id(head: &[u8]) -> Option<u64> {
+    let head = std::str::from_utf8(head).ok()?;
+    let behind = head.split_once("\"id\"")?.1.trim_start().strip_prefix(':')?.trim_start();
+    let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
+    behind[..digits].parse().ok()
+}
+
+/// Writes lines until the wire closes or the child reads no more. Never waits for anything but the
+/// child.
+async fn write(
+    mut stdin: Box<dyn AsyncWrite + Send + Unpin>,
+    mut lines: mpsc::Receiver<Bytes>,
+    closing: CancellationToken,
+    broken: CancellationToken,
+) {
+    let work = async {
+        while let Some(line) = lines.recv().await {
+            let mut framed = BytesMut::with_capacity(line.len() + 1);
+            framed.extend_from_slice(&line);
+            framed.extend_from_slice(b"\n");
+            stdin.write_all(&framed).await?;
+            stdin.flush().await?;
+        }
+        std::io::Result::Ok(())
+    };
+    // Dropping the work closes the child's standard input.
+    if let Some(Err(error)) = closing.run_until_cancelled(work).await {
+        tracing::debug!(%error, "the child reads no more");
+        broken.cancel();
+    }
+}

@@ -1,0 +1,508 @@
+//! Servers that a test plays itself, over wires in memory.
+//!
+//! Nothing is scripted: a test takes what Weir sent, looks at it, and answers as it likes.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::dial::{Child, Command, Dial, Process, Stream};
+use super::{Limits, Retry, Settings, Source, Status, Timeouts, Upstream};
+use crate::json::Object;
+use crate::mcp::call::{Call, Caller, Method as CallMethod, Outcome, Reply};
+use crate::mcp::revision::{Era, Revision};
+
+/// One upstream and the world around it.
+pub(super) struct World {
+    pub(super) upstream: Upstream,
+    pub(super) dial: Arc<TestDial>,
+    children: mpsc::UnboundedReceiver<Peer>,
+    requests: mpsc::UnboundedReceiver<Exchange>,
+    pub(super) tasks: TaskTracker,
+    pub(super) stop: CancellationToken,
+}
+
+/// Which wire a test runs over.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Over {
+    Stdio,
+    Http,
+}
+
+pub(super) fn settings(over: Over) -> Settings {
+    let source = match over {
+        Over::Stdio => Source::Process(Command {
+            program: "server".into(),
+            args: vec![],
+            env: vec![],
+            cwd: None,
+        }),
+        Over::Http => Source::Http {
+            url: Uri::from_static("http://upstream.test/mcp?x=1"),
+            headers: HeaderMap::new(),
+        },
+    };
+    Settings {
+        name: "hub".parse().expect("a name"),
+        source,
+        era: None,
+        timeouts: Timeouts {
+            startup: Duration::from_secs(60),
+            list: Duration::from_secs(10),
+            call: Duration::from_secs(60),
+            call_max: Duration::from_secs(600),
+            reset_on_progress: true,
+        },
+        retry: Retry {
+            backoff: Duration::from_millis(250),
+            max_backoff: Duration::from_secs(30),
+            jitter: false,
+        },
+        limits: Limits {
+            concurrency: 4,
+            max_message: 1024 * 1024,
+            max_items: 1_000,
+            max_pages: 100,
+        },
+    }
+}
+
+impl World {
+    pub(super) fn start(settings: Settings) -> Self {
+        let (child_sender, children) = mpsc::unbounded_channel();
+        let (request_sender, requests) = mpsc::unbounded_channel();
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let dial = Arc::new(TestDial {
+            children: child_sender,
+            requests: request_sender,
+            refuses: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+        });
+        let upstream = Upstream::start(settings, dial.clone(), &tasks, stop.clone());
+        Self { upstream, dial, children, requests, tasks, stop }
+    }
+
+    /// The child that was started next.
+    pub(super) async fn child(&mut self) -> Peer {
+        self.children.recv().await.expect("the dial lives")
+    }
+
+    /// The HTTP request that came next.
+    pub(super) async fn request(&mut self) -> Exchange {
+        self.requests.recv().await.expect("the dial lives")
+    }
+
+    /// The HTTP request that came next, streams for changes left aside.
+    pub(super) async fn post(&mut self) -> Exchange {
+        loop {
+            let request = self.request().await;
+            if request.method == Method::GET {
+                request.status(405);
+            } else {
+                return request;
+            }
+        }
+    }
+
+    /// Whether no HTTP request is waiting once everything has come to rest.
+    pub(super) async fn is_quiet(&mut self) -> bool {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.requests.try_recv().is_err()
+    }
+
+    pub(super) async fn up(&self) {
+        let mut status = self.upstream.status();
+        let up = status.wait_for(|status| matches!(status, Status::Up(_)));
+        up.await.expect("the upstream lives");
+    }
+
+    /// Waits until the upstream is down and tells why.
+    pub(super) async fn down(&self) -> String {
+        let mut status = self.upstream.status();
+        let down = status.wait_for(|status| matches!(status, Status::Down { .. }));
+        match &*down.await.expect("the upstream lives") {
+            Status::Down { reason } => reason.clone(),
+            _ => unreachable!(),
+        }
+    }
+
+    /// Stops everything and checks that nothing is left.
+    pub(super) async fn finish(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        let done = tokio::time::timeout(Duration::from_secs(30), self.tasks.wait()).await;
+        assert!(done.is_ok(), "tasks are left over");
+    }
+
+    /// A world whose stdio server has opened in this era.
+    pub(super) async fn stdio(era: Era) -> (Self, Peer) {
+        let mut world = Self::start(settings(Over::Stdio));
+        let mut peer = world.child().await;
+        peer.open(era).await;
+        world.up().await;
+        (world, peer)
+    }
+
+    /// A world whose HTTP server has opened in this era, with session `s1` and no streams of its own.
+    pub(super) async fn http(era: Era) -> Self {
+        let mut world = Self::start(settings(Over::Http));
+        world.open_http(era).await;
+        world.up().await;
+        world
+    }
+
+    pub(super) async fn open_http(&mut self, era: Era) {
+        let discover = self.post().await;
+        assert_eq!(discover.body["method"], "server/discover");
+        match era {
+            Era::Modern => {
+                discover.answer(discovered());
+            }
+            Era::Legacy => {
+                discover.status(400);
+                self.initialize("s1").await;
+            }
+        }
+    }
+
+    /// Answers the handshake with a session.
+    pub(super) async fn initialize(&mut self, session: &str) {
+        let initialize = self.post().await;
+        assert_eq!(initialize.body["method"], "initialize");
+        assert!(!initialize.headers.contains_key("mcp-session-id"));
+        let id = initialize.id();
+        let body = json!({ "jsonrpc": "2.0", "id": id, "result": initialized("2025-11-25") });
+        let response = Response::builder()
+            .header("content-type", "application/json")
+            .header("mcp-session-id", session);
+        initialize.reply(response, body.to_string());
+        let done = self.post().await;
+        assert_eq!(done.body["method"], "notifications/initialized");
+        assert_eq!(done.headers["mcp-session-id"], session);
+        done.status(202);
+    }
+}
+
+/// The result of `initialize`; no `listChanged`, so nobody waits for a stream.
+pub(super) fn initialized(revision: &str) -> Value {
+    json!({
+        "protocolVersion": revision,
+        "capabilities": { "prompts": {}, "tools": {}, "completions": {} },
+        "serverInfo": { "name": "peer", "version": "1" },
+    })
+}
+
+/// The result of `server/discover`.
+pub(super) fn discovered() -> Value {
+    json!({
+        "resultType": "complete",
+        "supportedVersions": ["2026-07-28"],
+        "capabilities": { "prompts": {}, "tools": {}, "completions": {} },
+        "ttlMs": 0,
+        "cacheScope": "public",
+    })
+}
+
+/// A call of the tool `t` by a client of this revision, and where its notes go if it wants them.
+pub(super) fn call(revision: Revision) -> Call {
+    Call {
+        method: CallMethod::CallTool,
+        subject: "t".into(),
+        params: Object::parse(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"x":1}}"#).expect("params"),
+        caller: Caller::plain(revision),
+    }
+}
+
+/// The payload of a reply: its result or its error.
+pub(super) async fn payload(reply: Reply) -> String {
+    let bytes = match reply.outcome {
+        Outcome::Result(body) => body.collect(usize::MAX).await.expect("a whole body"),
+        Outcome::Error(error) => error,
+    };
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+// === Dial ===
+
+pub(super) struct TestDial {
+    children: mpsc::UnboundedSender<Peer>,
+    requests: mpsc::UnboundedSender<Exchange>,
+    /// Whether connections are refused and programs missing.
+    pub(super) refuses: AtomicBool,
+    pub(super) connections: AtomicUsize,
+}
+
+impl Dial for TestDial {
+    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        async {
+            if self.refuses.load(Ordering::Relaxed) {
+                return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "refused"));
+            }
+            self.connections.fetch_add(1, Ordering::Relaxed);
+            let (ours, theirs) = tokio::io::duplex(64 * 1024);
+            let requests = self.requests.clone();
+            tokio::spawn(async move {
+                let service = service_fn(move |request| receive(requests.clone(), request));
+                let mut server = hyper::server::conn::http1::Builder::new();
+                let _ = server.serve_connection(TokioIo::new(theirs), service).await;
+            });
+            Ok(Box::new(ours) as Box<dyn Stream>)
+        }
+        .boxed()
+    }
+
+    fn spawn(&self, _: &Command) -> io::Result<Child> {
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "no such program"));
+        }
+        let (stdin, reads) = tokio::io::duplex(64 * 1024);
+        let (writes, stdout) = tokio::io::duplex(64 * 1024);
+        let (complains, stderr) = tokio::io::duplex(64 * 1024);
+        let (exit, exited) = watch::channel(None);
+        let signals = Arc::new(Mutex::new(Vec::new()));
+        let peer = Peer {
+            reads: Some(BufReader::new(reads).lines()),
+            writes: Some(writes),
+            stderr: Some(complains),
+            exit: exit.clone(),
+            signals: Arc::clone(&signals),
+        };
+        let process = Box::new(TestProcess { exit, exited, signals });
+        let _ = self.children.send(peer);
+        let (stdin, stdout) = (Box::new(stdin), Box::new(stdout));
+        Ok(Child { stdin, stdout, stderr: Some(Box::new(stderr)), process })
+    }
+}
+
+// === Peer ===
+
+/// A child process as the test plays it.
+pub(super) struct Peer {
+    reads: Option<Lines<BufReader<DuplexStream>>>,
+    writes: Option<DuplexStream>,
+    pub(super) stderr: Option<DuplexStream>,
+    exit: watch::Sender<Option<String>>,
+    pub(super) signals: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Peer {
+    /// The next message; `None` when standard input was closed.
+    pub(super) async fn try_read(&mut self) -> Option<Value> {
+        let line = self.reads.as_mut()?.next_line().await.expect("a pipe")?;
+        Some(serde_json::from_str(&line).expect("a message is JSON"))
+    }
+
+    pub(super) async fn read(&mut self) -> Value {
+        self.try_read().await.expect("standard input is open")
+    }
+
+    /// Writes a line.
+    pub(super) async fn write(&mut self, line: &str) {
+        let writes = self.writes.as_mut().expect("standard output is open");
+        writes.write_all(format!("{line}\n").as_bytes()).await.expect("a pipe");
+    }
+
+    pub(super) async fn send(&mut self, message: Value) {
+        self.write(&message.to_string()).await;
+    }
+
+    pub(super) async fn answer(&mut self, request: &Value, result: Value) {
+        self.send(json!({ "jsonrpc": "2.0", "id": request["id"], "result": result })).await;
+    }
+
+    pub(super) async fn refuse(&mut self, request: &Value, code: i64) {
+        let error = json!({ "code": code, "message": "no", "data": { "supported": [] } });
+        self.send(json!({ "jsonrpc": "2.0", "id": request["id"], "error": error })).await;
+    }
+
+    /// Ends the process.
+    pub(super) fn exit(&mut self, how: &str) {
+        self.exit.send_replace(Some(how.into()));
+        (self.reads, self.writes, self.stderr) = (None, None, None);
+    }
+
+    /// Opens the connection in this era.
+    pub(super) async fn open(&mut self, era: Era) {
+        let discover = self.read().await;
+        assert_eq!(discover["method"], "server/discover");
+        match era {
+            Era::Modern => self.answer(&discover, discovered()).await,
+            Era::Legacy => {
+                self.refuse(&discover, -32601).await;
+                self.initialize("2025-11-25").await;
+            }
+        }
+    }
+
+    /// Answers the handshake.
+    pub(super) async fn initialize(&mut self, revision: &str) {
+        let initialize = self.read().await;
+        assert_eq!(initialize["method"], "initialize");
+        self.answer(&initialize, initialized(revision)).await;
+        assert_eq!(self.read().await["method"], "notifications/initialized");
+    }
+}
+
+struct TestProcess {
+    exit: watch::Sender<Option<String>>,
+    exited: watch::Receiver<Option<String>>,
+    signals: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Process for TestProcess {
+    fn wait(&mut self) -> BoxFuture<'_, String> {
+        async {
+            let how = self.exited.wait_for(Option::is_some).await.expect("we hold a sender");
+            how.clone().expect("it is some")
+        }
+        .boxed()
+    }
+
+    fn terminate(&mut self) {
+        self.signals.lock().expect("no panic").push("terminate");
+    }
+
+    fn kill(&mut self) {
+        self.signals.lock().expect("no panic").push("kill");
+        self.exit.send_if_modified(|exit| {
+            let runs = exit.is_none();
+            exit.get_or_insert_with(|| "was killed".into());
+            runs
+        });
+    }
+}
+
+// === Exchange ===
+
+type Answered = Response<BoxBody<Bytes, io::Error>>;
+
+/// An HTTP request that waits for the test's response.
+pub(super) struct Exchange {
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Value,
+    response: oneshot::Sender<Answered>,
+}
+
+async fn receive(
+    requests: mpsc::UnboundedSender<Exchange>,
+    request: Request<Incoming>,
+) -> Result<Answered, Infallible> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let (response, answered) = oneshot::channel();
+    let exchange = Exchange {
+        method: head.method,
+        uri: head.uri,
+        headers: head.headers,
+        body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+        response,
+    };
+    let _ = requests.send(exchange);
+    match answered.await {
+        Ok(response) => Ok(response),
+        // The test has dropped the exchange: it never answers.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+impl Exchange {
+    pub(super) fn id(&self) -> u64 {
+        self.body["id"].as_u64().expect("a number")
+    }
+
+    pub(super) fn reply(self, response: hyper::http::response::Builder, body: impl Into<Bytes>) {
+        let (sender, response) = streaming(response);
+        let _ = sender.send(Ok(body.into()));
+        let _ = self.response.send(response);
+    }
+
+    pub(super) fn status(self, status: u16) {
+        self.reply(Response::builder().status(status), "");
+    }
+
+    pub(super) fn json(self, status: u16, body: Value) {
+        let response = Response::builder().status(status).header("content-type", "application/json");
+        self.reply(response, body.to_string());
+    }
+
+    pub(super) fn answer(self, result: Value) {
+        let id = self.id();
+        self.json(200, json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+    }
+
+    pub(super) fn refuse(self, status: u16, code: i64) {
+        let id = self.id();
+        let error = json!({ "code": code, "message": "no", "data": { "supported": [] } });
+        self.json(status, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+    }
+
+    /// Begins an event stream.
+    pub(super) fn events(self) -> Events {
+        let response = Response::builder().header("content-type", "text/event-stream");
+        let (sender, response) = streaming(response);
+        let _ = self.response.send(response);
+        Events { sender }
+    }
+
+    /// Begins a JSON body that arrives piece by piece.
+    pub(super) fn pieces(self) -> Events {
+        let response = Response::builder().header("content-type", "application/json");
+        let (sender, response) = streaming(response);
+        let _ = self.response.send(response);
+        Events { sender }
+    }
+}
+
+fn streaming(
+    response: hyper::http::response::Builder,
+) -> (mpsc::UnboundedSender<io::Result<Bytes>>, Answered) {
+    let (sender, mut receiver) = mpsc::unbounded_channel::<io::Result<Bytes>>();
+    let pieces = futures::stream::poll_fn(move |cx| receiver.poll_recv(cx));
+    let frames = futures::StreamExt::map(pieces, |piece| piece.map(Frame::data));
+    let body = BodyExt::boxed(StreamBody::new(frames));
+    (sender, response.body(body).expect("a response"))
+}
+
+/// A body that the test writes piece by piece. Dropping it ends the body properly.
+pub(super) struct Events {
+    sender: mpsc::UnboundedSender<io::Result<Bytes>>,
+}
+
+impl Events {
+    pub(super) fn raw(&self, text: impl Into<Bytes>) {
+        let _ = self.sender.send(Ok(text.into()));
+    }
+
+    pub(super) fn send(&self, message: Value) {
+        self.raw(format!("data: {message}\n\n"));
+    }
+
+    /// Breaks the connection in the middle of the body.
+    pub(super) fn cut(self) {
+        let _ = self.sender.send(Err(io::Error::other("cut")));
+    }
+
+    /// Waits until Weir has closed the connection.
+    pub(super) async fn closed(&self) {
+        self.sender.closed().await;
+    }
+}

@@ -1,0 +1,187 @@
+//! What a wire carries: a dressed request out, an answer or a failure back.
+//!
+//! A dialect says what a request holds, what its headers are and what dropping it means; a wire mints
+//! the id, carries it, and routes what comes back. Neither asks about the other.
+//!
+//! Knows nothing of: protocol eras, and what the messages mean.
+
+use bytes::Bytes;
+use hyper::{HeaderMap, StatusCode};
+
+use super::{Error, http, stdio};
+use crate::json::Object;
+use crate::mcp::call::Outcome;
+use crate::mcp::meta;
+use crate::mcp::note::Notes;
+use crate::rpc;
+
+/// A request, dressed by a dialect.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) method: &'static str,
+    pub(super) params: Object,
+    /// What an HTTP request repeats outside its body; other wires have no use for it.
+    pub(super) headers: HeaderMap,
+    /// Where progress goes; `None` asks for none.
+    pub(super) notes: Option<Notes>,
+    pub(super) cancel: Cancel,
+    /// Whether an event stream that was lost is taken up again where it ended.
+    pub(super) resume: bool,
+    /// Whether a large result may be handed on while it arrives.
+    pub(super) stream: bool,
+    /// Whether this request stays open to hear of changes; the other side may end it by cancelling.
+    pub(super) listen: bool,
+}
+
+/// What dropping an open request means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cancel {
+    /// Nothing: it may not be cancelled.
+    Never,
+    /// `notifications/cancelled` goes out.
+    Notify,
+    /// Its response stream closes, which says it all.
+    HangUp,
+}
+
+impl Outgoing {
+    /// A request that nobody hears progress of, and that may not be cancelled.
+    pub(super) fn new(method: &'static str, params: Object, headers: HeaderMap) -> Self {
+        Self {
+            method,
+            params,
+            headers,
+            notes: None,
+            cancel: Cancel::Never,
+            resume: false,
+            stream: false,
+            listen: false,
+        }
+    }
+
+    /// The message under the id that was minted for it. The id is the progress token, too: unique
+    /// among all requests of the connection, which is what the specification asks of a token.
+    pub(super) fn write(&mut self, id: u64) -> Bytes {
+        if self.notes.is_some() {
+            let mut meta = self.params.get_object("_meta").unwrap_or_else(Object::new);
+            meta.set(meta::PROGRESS_TOKEN, id.to_string());
+            self.params.set("_meta", meta.to_bytes());
+        }
+        rpc::write_request(&id.into(), self.method, &self.params.to_bytes())
+    }
+}
+
+/// `notifications/cancelled` for request `id`.
+pub(super) fn cancelled(id: u64) -> Bytes {
+    let params = format!("{{\"requestId\":{id},\"reason\":\"nobody waits for the answer any more\"}}");
+    rpc::write_notification("notifications/cancelled", params.as_bytes())
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) outcome: Outcome,
+    /// The headers that came with it; empty where there are none.
+    pub(super) headers: HeaderMap,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The request was never written: there is no way to the server.
+    Unsent(String),
+    /// What the connection was opened with holds no longer (a session, a revision). The request was
+    /// refused unexecuted; it may go once more over a new connection.
+    Stale(String),
+    /// An HTTP status that is no success, with the error object that came along, if one did.
+    Refused { status: StatusCode, error: Option<Bytes> },
+    /// The connection ended before the answer was there.
+    Broke(String),
+    /// The answer was larger than this.
+    TooLarge(usize),
+    /// What came back is no answer.
+    Protocol(String),
+}
+
+impl Failure {
+    /// The failure in words, for the reason of a connection that could not be opened.
+    pub(super) fn into_reason(self) -> String {
+        match Error::from(self) {
+            Error::Unavailable(reason) | Error::Broke(reason) | Error::Protocol(reason) => reason,
+            other => other.to_string(),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unsent(reason) | Failure::Stale(reason) => Self::Unavailable(reason),
+            Failure::Broke(reason) => Self::Broke(reason),
+            Failure::TooLarge(limit) => Self::TooLarge(limit),
+            Failure::Protocol(reason) => Self::Protocol(reason),
+            Failure::Refused { status, .. } => {
+                let reason = format!("it answered with HTTP {status}");
+                match status.as_u16() {
+                    // Whoever says this has not run anything.
+                    401 | 403 | 429 | 503 => Self::Unavailable(reason),
+                    500.. => Self::Broke(reason),
+                    _ => Self::Protocol(reason),
+                }
+            }
+        }
+    }
+}
+
+// === Wire ===
+
+/// A connection to a server, in one of two framings. Cheap to clone.
+#[derive(Clone)]
+pub(super) enum Wire {
+    Stdio(stdio::Wire),
+    Http(http::Wire),
+}
+
+impl Wire {
+    /// What the wire is called.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Stdio(_) => "stdio",
+            Self::Http(_) => "http",
+        }
+    }
+
+    /// Sends a request and waits for its answer. Dropping the future does what `cancel` says.
+    pub(super) async fn exchange(&self, request: Outgoing) -> Result<Answer, Failure> {
+        match self {
+            Self::Stdio(wire) => wire.exchange(request).await,
+            Self::Http(wire) => wire.exchange(request).await,
+        }
+    }
+
+    /// Sends a notification.
+    pub(super) async fn notify(&self, message: Bytes, headers: &HeaderMap) -> Result<(), Failure> {
+        match self {
+            Self::Stdio(wire) => wire.notify(message).await,
+            Self::Http(wire) => wire.notify(message, headers).await,
+        }
+    }
+
+    /// Waits until the connection has ended by itself and tells why. Cancel-safe.
+    pub(super) async fn ended(&self) -> String {
+        match self {
+            Self::Stdio(wire) => wire.ended().await,
+            // Each request finds out for itself.
+            Self::Http(_) => std::future::pending().await,
+        }
+    }
+
+    /// Ends the connection and whatever keeps it; returns when that is done.
+    pub(super) async fn close(&self) {
+        match self {
+            Self::Stdio(wire) => wire.close().await,
+            // Its requests end with those who wait for them.
+            Self::Http(_) => {}
+        }
+    }
+}

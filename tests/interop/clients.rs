@@ -1,0 +1,211 @@
+//! A client that others wrote, in each era and over each wire, before a mixed fleet.
+
+use std::sync::Arc;
+
+use rmcp::model::{
+    ArgumentInfo, CallToolRequestParams, ClientConfig, CompleteRequestParams,
+    GetPromptRequestParams, Implementation, JsonObject, ProtocolVersion, ReadResourceRequestParams,
+    Reference, ServerNotification, SubscriptionFilter,
+};
+use rmcp::service::{ClientLifecycleMode, ClientServiceExt, NotificationContext, RunningService};
+use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
+use rmcp::{ClientHandler, RoleClient};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::fleet::{Fleet, Served, Shop, example, soon};
+
+const GREETING: &str = "---
+title: Greeting
+arguments:
+  - name: who
+    required: true
+    values: [Ada, Alan, Grace]
+---
+Hello, {{who}}!
+";
+
+/// Counts what a legacy client is told of without asking.
+#[derive(Clone, Default)]
+struct Listener {
+    prompts_changed: Arc<Notify>,
+}
+
+impl ClientHandler for Listener {
+    async fn on_prompt_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.prompts_changed.notify_one();
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        ClientConfig::new(Default::default(), Implementation::new("test", "0"))
+    }
+}
+
+type Client = RunningService<RoleClient, Listener>;
+
+fn legacy() -> ClientLifecycleMode {
+    ClientLifecycleMode::Initialize
+}
+
+fn modern() -> ClientLifecycleMode {
+    ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
+}
+
+async fn over_http(served: &Served, lifecycle: ClientLifecycleMode, listener: &Listener) -> Client {
+    // rmcp's client wants a TLS provider even for plain HTTP; an error means that one is there.
+    let _ = tokio_rustls::rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let wire = StreamableHttpClientTransport::from_uri(served.endpoint.clone());
+    soon(listener.clone().serve_with_lifecycle(wire, lifecycle)).await.unwrap()
+}
+
+async fn over_stdio(fleet: &Fleet, lifecycle: ClientLifecycleMode, listener: &Listener) -> Client {
+    let wire = TokioChildProcess::new(fleet.command(&["stdio"])).unwrap();
+    soon(listener.clone().serve_with_lifecycle(wire, lifecycle)).await.unwrap()
+}
+
+/// A library on a folder, a legacy server over stdio and a modern one over HTTP.
+fn mixed_fleet(shop: &Shop) -> Fleet {
+    let notes = example("legacy_stdio");
+    let fleet = Fleet::new(&format!(
+        "[upstreams.house]\nprompts_dir = \"prompts\"\n[upstreams.notes]\ncommand = {notes:?}\n\
+         [upstreams.shop]\nurl = {:?}\n",
+        shop.url
+    ));
+    std::fs::create_dir(fleet.folder().join("prompts")).unwrap();
+    std::fs::write(fleet.folder().join("prompts/greeting.md"), GREETING).unwrap();
+    fleet
+}
+
+fn object(value: Value) -> JsonObject {
+    value.as_object().unwrap().clone()
+}
+
+/// What every client can do, whatever its era and its wire.
+async fn walk(client: &Client) {
+    let prompts = soon(client.list_all_prompts()).await.unwrap();
+    let names: Vec<_> = prompts.iter().map(|prompt| prompt.name.as_str()).collect();
+    let expected = [
+        "house__greeting",
+        "notes__daily-plan",
+        "notes__summarize-notes",
+        "shop__compare-products",
+        "shop__describe-product",
+    ];
+    assert_eq!(names, expected);
+
+    let arguments = object(json!({ "who": "Ada {{who}}" }));
+    let get = GetPromptRequestParams::new("house__greeting").with_arguments(arguments);
+    let greeting = serde_json::to_value(soon(client.get_prompt(get)).await.unwrap()).unwrap();
+    assert_eq!(greeting["messages"][0]["content"]["text"], "Hello, Ada {{who}}!");
+    for (prompt, arguments) in [
+        ("notes__summarize-notes", json!({ "topic": "weirs" })),
+        ("shop__describe-product", json!({ "product": "tent" })),
+    ] {
+        let get = GetPromptRequestParams::new(prompt).with_arguments(object(arguments));
+        let got = soon(client.get_prompt(get)).await.unwrap();
+        assert!(!got.messages.is_empty(), "{prompt}");
+    }
+
+    let reference = Reference::for_prompt("house__greeting");
+    let complete = CompleteRequestParams::new(reference, ArgumentInfo::new("who", "A"));
+    let completed = soon(client.complete(complete)).await.unwrap();
+    assert_eq!(completed.completion.values, ["Ada", "Alan"]);
+
+    let tools = soon(client.list_all_tools()).await.unwrap();
+    assert!(tools.iter().any(|tool| tool.name == "shop__search_products"));
+    let echo = CallToolRequestParams::new("notes__echo");
+    let echo = echo.with_arguments(object(json!({ "n": 1.5, "text": "ä" })));
+    let echoed = soon(client.call_tool(echo)).await.unwrap();
+    assert_eq!(echoed.structured_content, Some(json!({ "n": 1.5, "text": "ä" })));
+    let count = CallToolRequestParams::new("shop__slow_count");
+    let count = count.with_arguments(object(json!({ "to": 3, "delay_ms": 0 })));
+    let counted = serde_json::to_value(soon(client.call_tool(count)).await.unwrap()).unwrap();
+    assert_eq!(counted["content"][0]["text"], "counted to 3");
+
+    let resources = soon(client.list_all_resources()).await.unwrap();
+    assert!(resources.len() >= 8, "{resources:?}");
+    for resource in [&resources[0], resources.last().unwrap()] {
+        let read = ReadResourceRequestParams::new(resource.uri.clone());
+        let read = serde_json::to_value(soon(client.read_resource(read)).await.unwrap()).unwrap();
+        assert_eq!(read["contents"][0]["uri"], *resource.uri);
+    }
+    let templates = soon(client.list_all_resource_templates()).await.unwrap();
+    let templates: Vec<_> = templates.iter().map(|template| template.uri_template.as_str()).collect();
+    assert_eq!(templates, ["note:///{id}", "product:///{id}"]);
+}
+
+/// Edits a file and waits until the client has heard of it, the way its era hears.
+async fn hear_of_a_change(client: &Client, listener: &Listener, fleet: &Fleet, is_modern: bool) {
+    let file = fleet.folder().join("prompts/farewell.md");
+    let write = || std::fs::write(&file, "---\ntitle: Farewell\n---\nGoodbye!\n").unwrap();
+    if is_modern {
+        let filter = SubscriptionFilter::builder().prompts_list_changed().build();
+        let mut changes = soon(client.listen(filter)).await.unwrap();
+        write();
+        let change = soon(changes.next()).await.unwrap();
+        let expected = matches!(change, Some(ServerNotification::PromptListChangedNotification(_)));
+        assert!(expected, "{change:?}");
+    } else {
+        write();
+        soon(listener.prompts_changed.notified()).await;
+    }
+    let prompts = soon(client.list_all_prompts()).await.unwrap();
+    assert!(prompts.iter().any(|prompt| prompt.name == "house__farewell"), "{prompts:?}");
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test]
+async fn rmcp_of_either_era_works_over_http() {
+    let shop = Shop::open().await;
+    for is_modern in [false, true] {
+        let fleet = mixed_fleet(&shop);
+        let served = fleet.serve().await;
+        let listener = Listener::default();
+        let lifecycle = if is_modern { modern() } else { legacy() };
+        let client = over_http(&served, lifecycle, &listener).await;
+        walk(&client).await;
+        hear_of_a_change(&client, &listener, &fleet, is_modern).await;
+        soon(client.cancel()).await.unwrap();
+        assert!(served.stop().await);
+    }
+}
+
+#[tokio::test]
+async fn rmcp_of_either_era_works_over_stdio() {
+    let shop = Shop::open().await;
+    for is_modern in [false, true] {
+        let fleet = mixed_fleet(&shop);
+        let listener = Listener::default();
+        let lifecycle = if is_modern { modern() } else { legacy() };
+        let client = over_stdio(&fleet, lifecycle, &listener).await;
+        walk(&client).await;
+        hear_of_a_change(&client, &listener, &fleet, is_modern).await;
+        soon(client.cancel()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn clients_of_both_eras_share_one_endpoint_and_each_hears_of_the_change() {
+    let shop = Shop::open().await;
+    let fleet = mixed_fleet(&shop);
+    let served = fleet.serve().await;
+    let (old_ear, new_ear) = (Listener::default(), Listener::default());
+    let old = over_http(&served, legacy(), &old_ear).await;
+    let new = over_http(&served, modern(), &new_ear).await;
+    let filter = SubscriptionFilter::builder().prompts_list_changed().build();
+    let mut changes = soon(new.listen(filter)).await.unwrap();
+    soon(old.list_all_prompts()).await.unwrap();
+
+    // The change comes from an upstream over stdio, made by a call through Weir itself.
+    let add = CallToolRequestParams::new("notes__add_prompt");
+    let add = add.with_arguments(object(json!({ "name": "fresh", "text": "New." })));
+    soon(new.call_tool(add)).await.unwrap();
+
+    soon(old_ear.prompts_changed.notified()).await;
+    assert!(soon(changes.next()).await.unwrap().is_some());
+    for client in [&old, &new] {
+        let prompts = soon(client.list_all_prompts()).await.unwrap();
+        assert!(prompts.iter().any(|prompt| prompt.name == "notes__fresh"));
+    }
+    assert!(served.stop().await);
+}

@@ -1,0 +1,142 @@
+//! Weir as a process, with a configuration of the test's own.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, Command};
+
+/// Generous: it only decides how long a broken test takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for something that a working house does at once.
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("it happens within the test's patience")
+}
+
+/// A folder with a configuration, and the program that runs on it.
+pub(crate) struct Fleet {
+    folder: TempDir,
+}
+
+/// A running `weir serve`.
+pub(crate) struct Served {
+    pub(crate) endpoint: String,
+    child: Child,
+    log: Lines<BufReader<ChildStderr>>,
+}
+
+impl Fleet {
+    /// Writes the configuration; `{port}` and a JSON log are added.
+    pub(crate) fn new(upstreams: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n[protocol]\npage_size = 3\n{upstreams}"
+        );
+        std::fs::write(folder.path().join("weir.toml"), config).unwrap();
+        Self { folder }
+    }
+
+    /// The folder of the configuration.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A command of the program on this configuration.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(arguments).args(["--config", "weir.toml"]);
+        command.current_dir(self.folder()).kill_on_drop(true).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts `weir serve` and waits until it is ready.
+    pub(crate) async fn serve(&self) -> Served {
+        let mut child = self.command(&["serve"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let endpoint = soon(async {
+            loop {
+                let line = log.next_line().await.unwrap().expect("weir gets ready");
+                let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+                if line["message"] == "ready" {
+                    break line["endpoint"].as_str().unwrap().to_owned();
+                }
+            }
+        });
+        let endpoint = endpoint.await;
+        Served { endpoint, child, log }
+    }
+}
+
+impl Served {
+    /// Waits until the log holds a line of this message for this upstream.
+    pub(crate) async fn logged(&mut self, message: &str, upstream: &str) -> serde_json::Value {
+        soon(async {
+            loop {
+                let line = self.log_line().await;
+                if line["message"] == message && line["upstream"] == upstream {
+                    break line;
+                }
+            }
+        })
+        .await
+    }
+
+    /// The next line of the log.
+    pub(crate) async fn log_line(&mut self) -> serde_json::Value {
+        let line = self.log.next_line().await.unwrap().expect("the log goes on");
+        serde_json::from_str(&line).unwrap_or_default()
+    }
+
+    /// How much memory the program occupies.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = format!("/proc/{}/status", self.child.id().expect("it runs"));
+        let status = std::fs::read_to_string(status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// Tells it to stop and returns whether it ended well.
+    pub(crate) async fn stop(mut self) -> bool {
+        let pid = self.child.id().expect("it runs");
+        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        // Its log must not fill the pipe while it stops.
+        let drain = async { while let Ok(Some(_)) = self.log.next_line().await {} };
+        let (status, ()) = soon(async { tokio::join!(self.child.wait(), drain) }).await;
+        status.unwrap().success()
+    }
+}
+
+/// A program from `examples/`. A plain `cargo test` builds them first; narrowed to this file it does not.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().unwrap().parent().unwrap();
+    let path = profile.join("examples").join(name);
+    assert!(path.is_file(), "{} is not built: run `cargo build --examples`", path.display());
+    path
+}
+
+/// The modern example server on a port of its own.
+pub(crate) struct Shop {
+    pub(crate) url: String,
+    _child: Child,
+}
+
+impl Shop {
+    /// Starts it.
+    pub(crate) async fn open() -> Self {
+        let mut child = Command::new(example("modern_http"))
+            .args(["--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = soon(lines.next_line()).await.unwrap().unwrap();
+        Self { url: line.strip_prefix("listening on ").unwrap().to_owned(), _child: child }
+    }
+}

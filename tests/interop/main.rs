@@ -1,0 +1,11 @@
+//! Weir between programs that others wrote: real servers behind it, real clients before it.
+//!
+//! Real processes, real sockets, a real clock. What the servers need is installed by `./dev prepare`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
+
+mod clients;
+mod fleet;
+mod numbers;
+mod servers;

@@ -1,0 +1,50 @@
+//! What Weir promises in numbers, on the program as it is built.
+
+use std::time::{Duration, Instant};
+
+use crate::fleet::{Fleet, Shop, soon};
+
+#[tokio::test]
+async fn it_is_ready_in_under_a_second_with_all_upstreams_down() {
+    // Nobody listens on the discard port, no program has this name, and `sleep` never answers.
+    let mut upstreams = String::new();
+    for number in 0..4 {
+        upstreams += &format!("[upstreams.http{number}]\nurl = \"http://127.0.0.1:9/mcp\"\n");
+        upstreams += &format!("[upstreams.gone{number}]\ncommand = \"/nonexistent/{number}\"\n");
+    }
+    upstreams += "[upstreams.silent]\ncommand = \"sleep\"\nargs = [\"1000\"]\n";
+    let fleet = Fleet::new(&upstreams);
+    let start = Instant::now();
+    let served = fleet.serve().await;
+    let ready = start.elapsed();
+    assert!(ready < Duration::from_secs(1), "ready after {ready:?}");
+    println!("ready after {ready:?} with 9 upstreams down");
+    assert!(served.stop().await);
+}
+
+#[tokio::test]
+async fn it_idles_in_under_30_mib_with_ten_http_upstreams() {
+    let mut shops = Vec::new();
+    let mut upstreams = String::new();
+    for number in 0..10 {
+        let shop = Shop::open().await;
+        upstreams += &format!("[upstreams.shop{number}]\nurl = {:?}\n", shop.url);
+        shops.push(shop);
+    }
+    let fleet = Fleet::new(&upstreams);
+    let mut served = fleet.serve().await;
+    let mut waiting: Vec<String> = (0..10).map(|number| format!("shop{number}")).collect();
+    soon(async {
+        while !waiting.is_empty() {
+            let line = served.log_line().await;
+            if line["message"] == "listed" && line["kind"] == "resource template" {
+                waiting.retain(|name| line["upstream"] != **name);
+            }
+        }
+    })
+    .await;
+    let mib = served.resident_bytes() as f64 / f64::from(1 << 20);
+    println!("{mib:.1} MiB resident with ten HTTP upstreams");
+    assert!(mib < 30.0, "{mib:.1} MiB");
+    assert!(served.stop().await);
+}
