@@ -4,6 +4,7 @@
 //! upstream says that it has changed, and what has outlived its time. A list that fails half-way leaves
 //! the last complete snapshot in place and is tried again.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,11 @@ use crate::upstream::{Changes, Status, Upstream};
 
 /// Changes that follow a read this closely are read together.
 const BURST: Duration = Duration::from_millis(300);
+/// Where changes keep coming, how long they wait for each other: no client hears of a topic more often.
+const STORM: Duration = Duration::from_secs(1);
+/// Where changes keep being told and the list stays as it was. Some servers announce a change whenever
+/// they are listed: without a longer pause they would be listed for ever.
+const FALSE_ALARMS: Duration = Duration::from_secs(60);
 /// The shortest time to live that is honored.
 const MIN_TTL: Duration = Duration::from_secs(5);
 /// How long a failed list waits for its next try, doubling.
@@ -47,6 +53,19 @@ struct Plan {
     due: Option<Instant>,
     last_read: Option<Instant>,
     retry: Duration,
+    /// How long after a read the next change waits.
+    pause: Duration,
+    /// Whether a change came during the pause.
+    is_pressed: bool,
+    /// What was read last, in short.
+    digest: Option<u64>,
+}
+
+/// A topic that has been listed.
+struct Listed {
+    /// When it wants to be listed again.
+    again: Option<Instant>,
+    digest: u64,
 }
 
 enum Event {
@@ -60,7 +79,14 @@ impl Refresh {
     pub(super) fn new(upstream: Upstream, catalog: Arc<Catalog>, unsettled: Unsettled) -> Self {
         let (status, changes) = (upstream.status(), upstream.changes());
         let read = *changes.borrow();
-        let plan = Plan { due: None, last_read: None, retry: FIRST_RETRY };
+        let plan = Plan {
+            due: None,
+            last_read: None,
+            retry: FIRST_RETRY,
+            pause: BURST,
+            is_pressed: false,
+            digest: None,
+        };
         Self {
             upstream,
             catalog,
@@ -129,10 +155,7 @@ impl Refresh {
             if changes.0[at] == self.read.0[at] || self.epoch.is_none() {
                 continue;
             }
-            // The first change is read at once; those right behind a read are read together.
-            let plan = &mut self.topics[at];
-            let soon = plan.last_read.map_or_else(Instant::now, |read| read + BURST);
-            plan.due = Some(plan.due.map_or(soon, |due| due.min(soon)));
+            self.topics[at].press(Instant::now());
         }
         self.read = changes;
     }
@@ -152,11 +175,13 @@ impl Refresh {
         for (topic, next) in due.into_iter().zip(lists) {
             let plan = &mut self.topics[topic.index()];
             match next {
-                Ok(next) => {
-                    plan.due = next;
+                Ok(listed) => {
+                    plan.due = listed.again;
                     plan.retry = FIRST_RETRY;
+                    plan.relax(listed.digest);
                 }
                 Err(()) => {
+                    plan.is_pressed = false;
                     plan.due = Some(Instant::now() + plan.retry);
                     plan.retry = (plan.retry * 2).min(MAX_RETRY);
                 }
@@ -165,10 +190,11 @@ impl Refresh {
         self.unsettled = None;
     }
 
-    /// Lists the kinds of a topic and returns when they want to be listed again.
-    async fn list(&self, topic: Topic) -> Result<Option<Instant>, ()> {
+    /// Lists the kinds of a topic.
+    async fn list(&self, topic: Topic) -> Result<Listed, ()> {
         let name = self.upstream.name();
         let mut again: Option<Instant> = None;
+        let mut digest = DefaultHasher::new();
         for kind in Kind::ALL.into_iter().filter(|kind| kind.topic() == topic) {
             let listing = self.upstream.list(kind).await.map_err(|error| {
                 warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");
@@ -177,12 +203,39 @@ impl Refresh {
                 warn!(upstream = %name, %kind, limit, "the list was cut short");
             }
             info!(upstream = %name, %kind, items = listing.items.len(), "listed");
+            for item in &listing.items {
+                item.definition.to_bytes().hash(&mut digest);
+            }
             let fresh_until = listing.ttl.map(|ttl| Instant::now() + ttl);
             self.catalog.publish(name, kind, Snapshot { items: listing.items, fresh_until });
             let relist = listing.ttl.map(|ttl| Instant::now() + ttl.max(MIN_TTL));
             again = again.into_iter().chain(relist).min();
         }
-        Ok(again)
+        Ok(Listed { again, digest: digest.finish() })
+    }
+}
+
+impl Plan {
+    /// A change was told: the first is read at once, and those right behind a read are read together.
+    fn press(&mut self, now: Instant) {
+        let ready = self.last_read.map_or(now, |read| read + self.pause);
+        if !self.is_pressed && ready <= now {
+            // It has been quiet.
+            self.pause = BURST;
+        } else {
+            self.is_pressed = true;
+        }
+        let soon = ready.max(now);
+        self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
+    }
+
+    /// The topic was read: under pressure the next pause is longer.
+    fn relax(&mut self, digest: u64) {
+        let is_new = self.digest.replace(digest) != Some(digest);
+        if std::mem::take(&mut self.is_pressed) {
+            let longest = if is_new { STORM } else { FALSE_ALARMS };
+            self.pause = (self.pause * 2).min(longest);
+        }
     }
 }
 
