@@ -23,7 +23,7 @@ use weir::rpc::{self, Id};
 
 use crate::cell::Side;
 use crate::upstream::PATIENCE;
-pub(crate) use http::{Http, HttpReply};
+pub(crate) use http::{AUTHORITY, Http, HttpReply, set};
 pub(crate) use stdio::Stdio;
 
 /// How long a silence has to be before it counts as one.
@@ -78,19 +78,25 @@ impl Client {
         key: Option<&str>,
         tasks: &TaskTracker,
     ) -> Self {
-        let wire = if side.is_http() {
-            Wired::Http(Http::new(side, open, key, tasks))
-        } else {
-            Wired::Stdio(Stdio::new(open(), tasks))
-        };
-        let client = Self { side, wire, numbers: AtomicU64::new(1) };
+        let client = Self::silent(side, open, key, tasks);
         if !side.is_modern() {
             client.initialize().await;
         }
         client
     }
 
-    async fn initialize(&self) {
+    /// A client that has said nothing yet.
+    pub(crate) fn silent(side: Side, open: Open, key: Option<&str>, tasks: &TaskTracker) -> Self {
+        let wire = if side.is_http() {
+            Wired::Http(Http::new(side, open, key, tasks))
+        } else {
+            Wired::Stdio(Stdio::new(open(), tasks))
+        };
+        Self { side, wire, numbers: AtomicU64::new(1) }
+    }
+
+    /// Opens the conversation in the legacy way.
+    pub(crate) async fn initialize(&self) {
         let params = format!(
             r#"{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"raw","version":"1"}}}}"#,
             self.side.revision
@@ -249,10 +255,6 @@ impl Client {
 }
 
 impl Exchange<'_> {
-    pub(crate) fn id(&self) -> &Id {
-        &self.id
-    }
-
     /// The next message: a note, or the answer; `None` when nothing comes any more.
     pub(crate) async fn next(&mut self) -> Option<String> {
         let next: BoxFuture<'_, Option<Bytes>> = match &mut self.wire {

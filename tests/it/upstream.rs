@@ -33,16 +33,38 @@ use call::{Out, Sink};
 /// How long, on the paused clock, a condition may take to come true.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
 
+/// How much may wait in a queue: more than any test sends.
+pub(crate) const QUEUE: usize = 4_096;
+
 /// A server as data.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
     pub(crate) side: Side,
     lists: [Vec<String>; 4],
     page_size: usize,
+    cursors: Cursors,
     probe: Probe,
     replies: Replies,
     capabilities: String,
     ttl_ms: u64,
+    starts_down: bool,
+}
+
+/// What a server's cursors look like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cursors {
+    /// Where the next page begins.
+    Offsets,
+    /// This text before where the next page begins.
+    Odd(&'static str),
+    /// This text on every page; the server itself remembers where it is.
+    Same(&'static str),
+    /// Each page is the first one and leads to another.
+    Circle,
+    /// Each page has an item that no page has had, and leads to another.
+    Endless,
+    /// The first cursor that comes back is refused, once.
+    Refused,
 }
 
 /// How a legacy server takes `server/discover`.
@@ -103,7 +125,7 @@ pub(crate) struct Upstream {
 struct State {
     lists: [Vec<String>; 4],
     answers: HashMap<String, Answer>,
-    held: HashMap<String, mpsc::UnboundedSender<Call>>,
+    held: HashMap<String, mpsc::Sender<Call>>,
     seen: Vec<Seen>,
     ears: Vec<Ear>,
     /// Sinks of requests that are never answered.
@@ -114,6 +136,14 @@ struct State {
     used: HashSet<(u64, Id)>,
     sessions: HashMap<String, u64>,
     numbers: u64,
+    /// Where a server that remembers is in each list.
+    places: [usize; 4],
+    /// Whether a cursor has been refused.
+    has_refused: bool,
+    /// Whether each list is followed by the news that it has changed.
+    is_restless: bool,
+    /// What came back for questions of ours.
+    answers_heard: Vec<String>,
     is_down: bool,
     /// Ends the connections and processes of this life.
     life: CancellationToken,
@@ -138,10 +168,12 @@ impl Script {
             side,
             lists: Default::default(),
             page_size: 100,
+            cursors: Cursors::Offsets,
             probe,
             replies: Replies::Json,
             capabilities: capabilities.into(),
             ttl_ms: 3_600_000,
+            starts_down: false,
         }
     }
 
@@ -169,12 +201,21 @@ impl Script {
         Self { page_size, ..self }
     }
 
+    pub(crate) fn cursors(self, cursors: Cursors) -> Self {
+        Self { cursors, ..self }
+    }
+
     pub(crate) fn probe(self, probe: Probe) -> Self {
         Self { probe, ..self }
     }
 
     pub(crate) fn replies(self, replies: Replies) -> Self {
         Self { replies, ..self }
+    }
+
+    /// A server that nobody can reach until it comes up.
+    pub(crate) fn down(self) -> Self {
+        Self { starts_down: true, ..self }
     }
 
     pub(crate) fn capabilities(self, capabilities: &str) -> Self {
@@ -217,7 +258,11 @@ impl Upstream {
             used: HashSet::new(),
             sessions: HashMap::new(),
             numbers: 0,
-            is_down: false,
+            places: [0; 4],
+            has_refused: false,
+            is_restless: false,
+            answers_heard: Vec::new(),
+            is_down: script.starts_down,
             life: CancellationToken::new(),
             surprises: Vec::new(),
         };
@@ -247,8 +292,13 @@ impl Upstream {
     /// Changes a list and announces it, once somebody listens.
     pub(crate) async fn change(&self, kind: Kind, change: impl FnOnce(&mut Vec<String>)) {
         self.until_heard(kind.topic()).await;
-        change(&mut self.lock().lists[kind.index()]);
+        self.change_quietly(kind, change);
         self.announce(kind.topic());
+    }
+
+    /// Changes a list and tells nobody.
+    pub(crate) fn change_quietly(&self, kind: Kind, change: impl FnOnce(&mut Vec<String>)) {
+        change(&mut self.lock().lists[kind.index()]);
     }
 
     /// Says that a list has changed, whether or not it has.
@@ -287,7 +337,7 @@ impl Upstream {
 
     /// Takes a method into the test's own hands.
     pub(crate) fn hold(&self, method: &str) -> Held {
-        let (sender, calls) = mpsc::unbounded_channel();
+        let (sender, calls) = mpsc::channel(QUEUE);
         self.lock().held.insert(method.into(), sender);
         Held { calls }
     }
@@ -334,9 +384,29 @@ impl Upstream {
         self.lock().end_life();
     }
 
-    /// Forgets every session: whoever uses one gets 404.
+    /// Forgets every session: whoever uses one gets 404, and its streams end.
     pub(crate) fn forget_sessions(&self) {
-        self.lock().sessions.clear();
+        let mut state = self.lock();
+        state.sessions.clear();
+        state.ears.clear();
+    }
+
+    /// From now on each list is followed by the news that it has changed.
+    pub(crate) fn be_restless(&self) {
+        self.lock().is_restless = true;
+    }
+
+    /// Sends a message to everybody who listens.
+    pub(crate) fn say(&self, message: &str) {
+        for ear in &self.lock().ears {
+            ear.sink.send(Out::Note(message.to_owned().into()));
+        }
+    }
+
+    /// What came back for questions of ours, once there are so many answers.
+    pub(crate) async fn answers_heard(&self, count: usize) -> Vec<String> {
+        self.until("answers", |state| state.answers_heard.len() >= count).await;
+        self.lock().answers_heard.clone()
     }
 
     /// What a careful server would have objected to.
@@ -358,7 +428,7 @@ impl Upstream {
 
 /// A method in the test's own hands.
 pub(crate) struct Held {
-    calls: mpsc::UnboundedReceiver<Call>,
+    calls: mpsc::Receiver<Call>,
 }
 
 impl Held {
@@ -366,11 +436,6 @@ impl Held {
     pub(crate) async fn next(&mut self) -> Call {
         let call = tokio::time::timeout(PATIENCE, self.calls.recv()).await;
         call.expect("a call in time").expect("the method is held")
-    }
-
-    /// Whether a call has come that nobody took.
-    pub(crate) fn is_idle(&mut self) -> bool {
-        self.calls.is_empty()
     }
 }
 
@@ -400,6 +465,16 @@ impl Upstream {
         self.move_on();
     }
 
+    /// Somebody answers.
+    fn answered(&self, answer: String) {
+        if self.side().is_modern() {
+            // Spec 2026-07-28, stdio: the client MUST NOT write responses.
+            self.note_surprise(format!("an answer to nothing: {answer}"));
+        }
+        self.lock().answers_heard.push(answer);
+        self.move_on();
+    }
+
     fn move_on(&self) {
         self.moved.send_modify(|count| *count += 1);
     }
@@ -418,9 +493,9 @@ impl Upstream {
         if let Some(held) = held {
             let cancelled = CancellationToken::new();
             self.lock().open.insert((of, id.clone()), cancelled.clone());
-            let call = Call { method: method.into(), params, id, sink, cancelled };
+            let call = Call { params, id, sink, cancelled };
             // If the test no longer wants it, dropping the call is the answer.
-            let _ = held.send(call);
+            let _ = held.try_send(call);
             return;
         }
         match answer.unwrap_or_else(|| self.usual_answer(of, &method, &id, &params, &sink)) {
@@ -505,23 +580,49 @@ impl Upstream {
     }
 
     fn page(&self, kind: Kind, params: &Object) -> Answer {
-        let start: usize = match params.get_string("cursor").map(|cursor| cursor.parse()) {
-            None => 0,
-            Some(Ok(start)) => start,
-            Some(Err(_)) => return error(rpc::code::INVALID_PARAMS, "unknown cursor"),
+        let cursor = params.get_string("cursor");
+        let mut state = self.lock();
+        let place = match (&self.script.cursors, cursor.as_deref()) {
+            (Cursors::Circle, _) | (_, None) => Some(0),
+            (Cursors::Same(text), Some(cursor)) => {
+                (*text == cursor).then_some(state.places[kind.index()])
+            }
+            (Cursors::Odd(text), Some(cursor)) => {
+                cursor.strip_prefix(text).and_then(|place| place.parse().ok())
+            }
+            (Cursors::Refused, Some(_)) if !std::mem::replace(&mut state.has_refused, true) => None,
+            (Cursors::Refused | Cursors::Offsets | Cursors::Endless, Some(cursor)) => {
+                cursor.parse().ok()
+            }
         };
-        let list = self.lock().lists[kind.index()].clone();
+        let Some(start) = place else {
+            return error(rpc::code::INVALID_PARAMS, "unknown cursor");
+        };
+        let list = &mut state.lists[kind.index()];
+        if self.script.cursors == Cursors::Endless {
+            list.push(definition(kind, &format!("n{}", list.len())));
+        }
         let end = (start + self.script.page_size).min(list.len());
-        let mut members = format!(
-            r#""{}":[{}]"#,
-            kind.list_member(),
-            list.get(start..end).unwrap_or_default().join(",")
-        );
-        if end < list.len() {
-            members += &format!(r#","nextCursor":"{end}""#);
+        let items = list.get(start..end).unwrap_or_default().join(",");
+        let goes_on = end < list.len();
+        state.places[kind.index()] = end;
+        let next = match self.script.cursors {
+            Cursors::Circle | Cursors::Endless => Some(end.to_string()),
+            Cursors::Same(text) => goes_on.then(|| text.to_owned()),
+            Cursors::Odd(text) => goes_on.then(|| format!("{text}{end}")),
+            Cursors::Offsets | Cursors::Refused => goes_on.then(|| end.to_string()),
+        };
+        let is_restless = state.is_restless;
+        drop(state);
+        let mut members = format!(r#""{}":[{items}]"#, kind.list_member());
+        if let Some(next) = next {
+            members += &format!(r#","nextCursor":{}"#, quoted(&next));
         }
         if self.side().is_modern() {
             members += &format!(r#","ttlMs":{},"cacheScope":"public""#, self.script.ttl_ms);
+        }
+        if is_restless {
+            self.announce(kind.topic());
         }
         self.complete(&members)
     }
@@ -590,6 +691,9 @@ fn subscription(id: &Id) -> Bytes {
 }
 
 fn error(code: i64, message: &str) -> Answer {
-    let message = String::from_utf8_lossy(&json::quote(message)).into_owned();
-    Answer::Error(format!(r#"{{"code":{code},"message":{message}}}"#))
+    Answer::Error(format!(r#"{{"code":{code},"message":{}}}"#, quoted(message)))
+}
+
+fn quoted(text: &str) -> String {
+    String::from_utf8_lossy(&json::quote(text)).into_owned()
 }

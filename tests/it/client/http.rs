@@ -1,5 +1,6 @@
 //! A client over HTTP, on as many connections as it has requests under way.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine;
@@ -37,6 +38,8 @@ pub(crate) struct Http {
 #[derive(Default)]
 struct Shared {
     idle: Mutex<Vec<Connection>>,
+    /// How many connections have been opened.
+    opened: AtomicUsize,
     session: Mutex<Option<String>>,
 }
 
@@ -82,6 +85,11 @@ impl Http {
     /// The id of the legacy session, if there is one.
     pub(crate) fn session(&self) -> Option<String> {
         lock(&self.shared.session).clone()
+    }
+
+    /// How many connections this client has opened.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.opened.load(Ordering::Relaxed)
     }
 
     /// The headers of a request: what every POST says, and what the revision adds.
@@ -142,6 +150,9 @@ impl Http {
         *request.headers_mut() = headers.clone();
         let idle = std::iter::from_fn(|| lock(&self.shared.idle).pop());
         let idle = idle.into_iter().find(|idle| !idle.requests.is_closed());
+        if idle.is_none() {
+            self.shared.opened.fetch_add(1, Ordering::Relaxed);
+        }
         let (open, tasks) = (Arc::clone(&self.open), self.tasks.clone());
         let exchange = async move {
             let mut connection = match idle {

@@ -12,26 +12,28 @@ use weir::json::Object;
 use weir::mcp::meta;
 use weir::rpc::Id;
 
-type Routes = Arc<Mutex<HashMap<Bytes, mpsc::UnboundedSender<Bytes>>>>;
+use crate::upstream::QUEUE;
+
+type Routes = Arc<Mutex<HashMap<Bytes, mpsc::Sender<Bytes>>>>;
 
 /// The client's end of a pair of pipes.
 pub(crate) struct Stdio {
-    lines: mpsc::UnboundedSender<Vec<u8>>,
+    lines: mpsc::Sender<Vec<u8>>,
     routes: Routes,
-    strays: tokio::sync::Mutex<mpsc::UnboundedReceiver<Bytes>>,
+    strays: tokio::sync::Mutex<mpsc::Receiver<Bytes>>,
     _open: DropGuard,
 }
 
 /// A request that is under way.
 pub(super) struct Exchange {
-    messages: mpsc::UnboundedReceiver<Bytes>,
+    messages: mpsc::Receiver<Bytes>,
 }
 
 impl Stdio {
     pub(super) fn new(io: DuplexStream, tasks: &TaskTracker) -> Self {
         let (input, mut output) = tokio::io::split(io);
-        let (lines, mut to_write) = mpsc::unbounded_channel::<Vec<u8>>();
-        let (stray, strays) = mpsc::unbounded_channel();
+        let (lines, mut to_write) = mpsc::channel::<Vec<u8>>(QUEUE);
+        let (stray, strays) = mpsc::channel(QUEUE);
         let routes = Routes::default();
         let stop = CancellationToken::new();
         let writing = stop.clone();
@@ -58,12 +60,12 @@ impl Stdio {
     /// Sends a line.
     pub(crate) fn send(&self, line: &[u8]) {
         // If the other side is gone the test will see no answer.
-        let _ = self.lines.send([line, b"\n"].concat());
+        let _ = self.lines.try_send([line, b"\n"].concat());
     }
 
     /// Sends a request.
     pub(super) fn ask(&self, id: &Id, message: &[u8]) -> Exchange {
-        let (sender, messages) = mpsc::unbounded_channel();
+        let (sender, messages) = mpsc::channel(QUEUE);
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         routes.insert(id.as_bytes().clone(), sender);
         self.send(message);
@@ -84,8 +86,12 @@ impl Exchange {
 
 /// Hands a message to the request that it belongs to: by its id, its subscription, or its progress
 /// token, which tests make equal to the request's id.
-fn deliver(routes: &Routes, stray: &mpsc::UnboundedSender<Bytes>, line: Bytes) {
-    let message = Object::parse(line.clone()).expect("a line is an object");
+fn deliver(routes: &Routes, stray: &mpsc::Sender<Bytes>, line: Bytes) {
+    // A batch's answers are for whoever sent the batch as a line.
+    let message = match line.starts_with(b"[") {
+        true => Object::new(),
+        false => Object::parse(line.clone()).expect("a line is an object"),
+    };
     let params = message.get_object("params").unwrap_or_default();
     let subscription =
         params.get_object("_meta").and_then(|inner| inner.get_bytes(meta::SUBSCRIPTION_ID));
@@ -94,7 +100,7 @@ fn deliver(routes: &Routes, stray: &mpsc::UnboundedSender<Bytes>, line: Bytes) {
     let mut routes = routes.lock().unwrap_or_else(PoisonError::into_inner);
     let route = key.as_ref().and_then(|key| routes.get(key)).unwrap_or(stray);
     // Whoever has left misses it.
-    let _ = route.send(line);
+    let _ = route.try_send(line);
     if let (Some(key), false) = (key, message.has("method")) {
         routes.remove(&key);
     }

@@ -1,13 +1,13 @@
 //! A call in a test's hands, and the sink through which a server answers.
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
 use weir::json::Object;
 use weir::mcp::meta;
 use weir::rpc::{self, Id};
 
-use super::PATIENCE;
+use super::{PATIENCE, QUEUE};
 
 /// What a server sends for a request.
 #[derive(Debug)]
@@ -26,12 +26,14 @@ pub(super) enum Out {
 
 /// Where a server puts it: the process's output, or the request's own response.
 #[derive(Debug, Clone)]
-pub(super) struct Sink(pub(super) mpsc::UnboundedSender<Out>);
+pub(super) struct Sink(pub(super) mpsc::Sender<Out>);
 
 impl Sink {
     pub(super) fn send(&self, out: Out) {
         // Whoever is gone misses it, as on any wire.
-        let _ = self.0.send(out);
+        if let Err(TrySendError::Full(_)) = self.0.try_send(out) {
+            panic!("a test says more than {QUEUE} things at once");
+        }
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -42,7 +44,6 @@ impl Sink {
 /// A call that waits for the test. Dropped, it is never answered; over HTTP its response breaks off.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) method: String,
     pub(crate) params: Object,
     pub(super) id: Id,
     pub(super) sink: Sink,
@@ -81,8 +82,14 @@ impl Call {
         self.sink.send(Out::Last(rpc::write_result(&self.id, result.as_bytes())));
     }
 
-    pub(crate) fn error(self, error: &str) {
-        self.sink.send(Out::Last(rpc::write_error(Some(&self.id), error.as_bytes())));
+    /// Sends this text in the answer's place; `{id}` in it stands for the request's id.
+    pub(crate) fn garbage(self, text: &str) {
+        self.sink.send(Out::Last(text.replace("{id}", &self.id.to_string()).into()));
+    }
+
+    /// Asks something on the call's own stream.
+    pub(crate) fn question(&self, text: &str) {
+        self.sink.send(Out::Note(text.to_owned().into()));
     }
 
     /// Sends some bytes of the answer; `{id}` in them stands for the request's id.

@@ -22,7 +22,7 @@ use weir::mcp::revision::Revision;
 use weir::rpc::{self, Message};
 
 use super::call::{Out, Sink};
-use super::{Ear, Replies, Upstream};
+use super::{Ear, QUEUE, Replies, Upstream};
 
 /// How much either side may write ahead of the other's reading.
 const PIPE: usize = 64 * 1024;
@@ -58,7 +58,7 @@ impl Upstream {
             }
             Method::GET if !modern => match self.session(&head.headers) {
                 Ok(of) => {
-                    let (sender, outs) = mpsc::unbounded_channel();
+                    let (sender, outs) = mpsc::channel(QUEUE);
                     self.listened(Ear { of, sink: Sink(sender), listen: None });
                     events(outs, None)
                 }
@@ -114,14 +114,14 @@ impl Upstream {
                 return status(202);
             }
             Message::Answer(_) => {
-                self.note_surprise("an answer to nothing");
+                self.answered(String::from_utf8_lossy(&body).into_owned());
                 return status(202);
             }
         };
         if modern {
             self.check_headers(&headers, &request);
         }
-        let (sender, outs) = mpsc::unbounded_channel();
+        let (sender, outs) = mpsc::channel(QUEUE);
         let method = request.method.clone();
         self.receive(of, request, headers, Sink(sender));
         let mut response = self.respond(outs, &method).await;
@@ -168,11 +168,7 @@ impl Upstream {
         }
     }
 
-    async fn respond(
-        &self,
-        mut outs: mpsc::UnboundedReceiver<Out>,
-        method: &str,
-    ) -> Response<Body> {
+    async fn respond(&self, mut outs: mpsc::Receiver<Out>, method: &str) -> Response<Body> {
         let as_events = self.script.replies == Replies::Events;
         match outs.recv().await {
             Some(Out::Last(answer)) if !as_events => {
@@ -207,9 +203,9 @@ impl Upstream {
 }
 
 /// An event stream that ends with the answer.
-fn events(outs: mpsc::UnboundedReceiver<Out>, first: Option<Out>) -> Response<Body> {
+fn events(outs: mpsc::Receiver<Out>, first: Option<Out>) -> Response<Body> {
     // What comes next, and where from; `None` behind the end.
-    let next = |state: Option<(Option<Out>, mpsc::UnboundedReceiver<Out>)>| async {
+    let next = |state: Option<(Option<Out>, mpsc::Receiver<Out>)>| async {
         let (first, mut outs) = state?;
         let out = match first {
             Some(first) => Some(first),

@@ -11,7 +11,7 @@ use weir::rpc::Message;
 use weir::upstream::dial::{Child, Process};
 
 use super::call::{Out, Sink};
-use super::{Ear, Upstream};
+use super::{Ear, QUEUE, Upstream};
 
 /// How much either side may write ahead of the other's reading.
 const PIPE: usize = 64 * 1024;
@@ -41,7 +41,7 @@ impl Upstream {
 
     fn run(&self, number: u64, io: DuplexStream, stop: CancellationToken) {
         let (input, output) = tokio::io::split(io);
-        let (sender, outs) = mpsc::unbounded_channel();
+        let (sender, outs) = mpsc::channel(QUEUE);
         self.tasks.spawn(write(output, outs, stop.clone()));
         let upstream = self.clone();
         self.tasks.spawn(async move {
@@ -73,7 +73,8 @@ impl Upstream {
                     "notifications/cancelled" => self.cancelled(number, &note.params),
                     other => self.note_surprise(format!("unknown notification {other}")),
                 },
-                Ok(Message::Answer(_)) | Err(_) => self.note_surprise(format!("odd line {line}")),
+                Ok(Message::Answer(_)) => self.answered(line),
+                Err(_) => self.note_surprise(format!("odd line {line}")),
             }
         }
     }
@@ -81,7 +82,7 @@ impl Upstream {
 
 async fn write(
     mut output: WriteHalf<DuplexStream>,
-    mut outs: mpsc::UnboundedReceiver<Out>,
+    mut outs: mpsc::Receiver<Out>,
     stop: CancellationToken,
 ) {
     loop {

@@ -1,0 +1,203 @@
+//! Ends of calls that are not answers: cancelled, deserted, too slow.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir::rpc::Id;
+
+use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side};
+use crate::client::named;
+use crate::upstream::Cancelled;
+use crate::world::{World, everywhere, hub, pass, settle};
+
+/// How an upstream of this side is told that a call is cancelled.
+fn how(upstream: Side) -> Cancelled {
+    if upstream == MODERN_HTTP { Cancelled::Closed } else { Cancelled::Told }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_is_cancelled_at_its_upstream() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start("tools/call", &named("hub__a"));
+        let other = client.start("tools/call", &named("hub__b"));
+        let (call, other_call) = (held.next().await, held.next().await);
+        exchange.cancel().await;
+        assert_eq!(call.cancelled().await, how(cell.upstream));
+        settle().await;
+        assert!(other_call.is_wanted(), "only the one that was meant");
+        other_call.result(r#"{"content":[]}"#);
+        assert!(other.reply().await.outcome.is_ok());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_to_a_cancelled_call_reaches_nobody() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+        exchange.cancel().await;
+        call.cancelled().await;
+        call.result(r#"{"content":["late"]}"#);
+        world.upstream("hub").behave("tools/call");
+        let reply = client.call_tool("hub__a").await;
+        assert!(!reply.result().contains("late") && reply.notes.is_empty(), "{reply:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_ends_when_its_modern_client_leaves() {
+    for upstream in SIDES {
+        let world = World::start(hub(upstream), "").await;
+        let client = world.client(MODERN_HTTP).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+        drop(exchange);
+        assert_eq!(call.cancelled().await, how(upstream), "{upstream}");
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_legacy_client_that_loses_its_stream_only_detaches() {
+    for upstream in SIDES {
+        let world = World::start(hub(upstream), "").await;
+        let client = world.client(LEGACY_HTTP).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+        drop(exchange);
+        pass(Duration::from_secs(30)).await;
+        assert!(call.is_wanted(), "{upstream}");
+        // To its limit, that is.
+        assert_eq!(call.cancelled().await, how(upstream), "{upstream}");
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_session_cancels_its_calls() {
+    for upstream in SIDES {
+        let world = World::start(hub(upstream), "").await;
+        let client = world.client(LEGACY_HTTP).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let _exchange = client.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+        let http = client.http();
+        let headers = http.plain_headers();
+        let reply = http.send(hyper::Method::DELETE, "/mcp", "", &headers).whole().await;
+        assert!((200..300).contains(&reply.status), "{reply:?}");
+        assert_eq!(call.cancelled().await, how(upstream), "{upstream}");
+        drop(_exchange);
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_standard_input_cancels_every_call() {
+    for client_side in [MODERN_STDIO, LEGACY_STDIO] {
+        for upstream in SIDES {
+            let world = World::start(hub(upstream), "").await;
+            let client = world.client(client_side).await;
+            let mut held = world.upstream("hub").hold("tools/call");
+            let exchange = client.start("tools/call", &named("hub__a"));
+            let call = held.next().await;
+            drop(exchange);
+            drop(client);
+            assert_eq!(call.cancelled().await, how(upstream), "{client_side}, {upstream}");
+            world.close().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelling_what_is_over_or_was_never_asked_does_nothing() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        client.start_as(Id::from(50), "tools/call", &named("hub__a")).reply().await;
+        for id in ["50", "51", "\"50\"", "null"] {
+            client.notify("notifications/cancelled", &format!(r#"{{"requestId":{id}}}"#)).await;
+        }
+        client.notify("notifications/cancelled", "{}").await;
+        assert!(client.call_tool("hub__a").await.outcome.is_ok());
+    })
+    .await;
+}
+
+const SHORT: &str = r#"
+    [defaults]
+    timeouts = { call = "5s", call_max = "20s" }
+"#;
+
+/// Starts a call that hears of progress.
+const WITH_PROGRESS: &str = r#"{"name":"hub__a","_meta":{"progressToken":70}}"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_call_times_out_and_its_upstream_is_told() {
+    everywhere(SHORT, hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let start = Instant::now();
+        let exchange = client.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+        let reply = exchange.reply().await;
+        assert_eq!(reply.code(), 5040, "{reply:?}");
+        assert_eq!(start.elapsed().as_secs(), 5);
+        assert_eq!(call.cancelled().await, how(cell.upstream));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_keeps_a_call_alive_but_not_for_ever() {
+    everywhere(SHORT, hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let start = Instant::now();
+        let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        let progress = async {
+            for number in 1.. {
+                pass(Duration::from_secs(4)).await;
+                call.progress(&format!(r#""progress":{number}"#));
+            }
+        };
+        let reply = tokio::select! {
+            reply = exchange.reply() => reply,
+            () = progress => unreachable!("progress goes on"),
+        };
+        assert_eq!(reply.code(), 5040, "{reply:?}");
+        assert_eq!(start.elapsed().as_secs(), 20);
+        assert_eq!(call.cancelled().await, how(cell.upstream));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_setting_lets_progress_count_for_nothing() {
+    let config = r#"
+        [defaults]
+        timeouts = { call = "5s", call_max = "20s", reset_on_progress = false }
+    "#;
+    everywhere(config, hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let start = Instant::now();
+        let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        pass(Duration::from_secs(4)).await;
+        call.progress(r#""progress":1"#);
+        assert_eq!(exchange.reply().await.code(), 5040);
+        assert_eq!(start.elapsed().as_secs(), 5);
+    })
+    .await;
+}

@@ -1,0 +1,255 @@
+//! Calls: they go to the owner under its own name, and what it says comes back as it was said.
+
+use weir::json::Object;
+use weir::mcp::kind::Kind;
+use weir::mcp::meta;
+
+use crate::cell::{LEGACY_HTTP, MODERN_HTTP};
+use crate::client::{named, object, set, string};
+use crate::upstream::{Answer, Script};
+use crate::world::{World, everywhere, hub};
+
+/// Each method with parameters for the upstream `hub`'s item `a`, and how that upstream names it.
+const METHODS: [(&str, &str, &str); 5] = [
+    ("prompts/get", r#"{"name":"hub__a"}"#, r#""name":"a""#),
+    ("tools/call", r#"{"name":"hub__a","arguments":{}}"#, r#""name":"a""#),
+    ("resources/read", r#"{"uri":"file:///a"}"#, r#""uri":"file:///a""#),
+    (
+        "completion/complete",
+        r#"{"ref":{"type":"ref/prompt","name":"hub__a"},"argument":{"name":"x","value":""}}"#,
+        r#""ref":{"type":"ref/prompt","name":"a"}"#,
+    ),
+    (
+        "completion/complete",
+        r#"{"ref":{"type":"ref/resource","uri":"a:///{path}"},"argument":{"name":"path","value":""}}"#,
+        r#""ref":{"type":"ref/resource","uri":"a:///{path}"}"#,
+    ),
+];
+
+/// A result without the members that belong to its revision's envelope.
+fn payload(result: &str) -> String {
+    let mut result = object(result);
+    for member in ["resultType", "ttlMs", "cacheScope"] {
+        result.take(member);
+    }
+    if let Some(mut inner) = result.get_object("_meta") {
+        inner.take(meta::SERVER_INFO);
+        if inner.is_empty() {
+            result.take("_meta");
+        } else {
+            result.set("_meta", inner.to_bytes());
+        }
+    }
+    string(result.to_bytes())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_goes_to_its_owner_under_the_owners_own_name() {
+    let scripts = |side| {
+        let other = Script::new(side).prompts(&["a"]).items(Kind::Tool, &["a"]);
+        vec![("hub", Script::full(side)), ("zoo", other)]
+    };
+    everywhere("", scripts, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let before = world.upstream("zoo").requests();
+        for (method, params, own) in METHODS {
+            let reply = client.request(method, params).await;
+            assert!(reply.outcome.is_ok(), "{method}: {reply:?}");
+            let seen = string(world.upstream("hub").last(method).params);
+            assert!(seen.contains(own), "{method}: {seen}");
+        }
+        assert_eq!(world.upstream("zoo").requests(), before);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn parameters_pass_byte_for_byte() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let odd = r#""arguments":{"b":1.0,"a":1e400,"s":"\u0041\/"},"odd":[ 1 ,2]"#;
+        let meta = r#""_meta":{"example.org/x":{"z":1,"y":[1e400]}}"#;
+        client.request("tools/call", &format!(r#"{{"name":"hub__a",{odd},{meta}}}"#)).await;
+        let seen = world.upstream("hub").last("tools/call").params;
+        assert!(string(seen.clone()).contains(odd), "{seen:?}");
+        let meta = object(&string(seen)).get_object("_meta").expect("_meta");
+        assert_eq!(meta.get("example.org/x"), Some(r#"{"z":1,"y":[1e400]}"#));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_comes_back_byte_for_byte() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        for (method, params, _) in METHODS {
+            let odd = r#""z":1e400,"y":1.0,"a":"\u0041\/é","content":[{"type":"new","x":[]}]"#;
+            let result = match (cell.upstream.is_modern(), method) {
+                (true, "resources/read") => {
+                    format!(r#"{{"resultType":"complete",{odd},"ttlMs":5,"cacheScope":"private"}}"#)
+                }
+                (true, _) => format!(r#"{{"resultType":"complete",{odd}}}"#),
+                (false, _) => format!("{{{odd}}}"),
+            };
+            world.upstream("hub").result(method, &result);
+            let reply = client.request(method, params).await;
+            assert_eq!(payload(reply.result()), format!("{{{odd}}}"), "{method}");
+            if cell.client.is_modern() {
+                assert_eq!(object(reply.result()).get("resultType"), Some("\"complete\""));
+            } else if !cell.upstream.is_modern() {
+                assert_eq!(reply.result(), result, "{method}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstreams_error_comes_back_as_it_is() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let error = r#"{"code":-32000,"message":"no \u0041","data":{"x":1e400}, "odd":1.0}"#;
+        for (method, params, _) in METHODS {
+            world.upstream("hub").answer(method, Answer::Error(error.into()));
+            let reply = client.request(method, params).await;
+            assert_eq!(reply.error(), error, "{method}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_gets_its_own_id_back() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        for id in ["0", "-7", r#""x""#, r#""7""#, "123456789012345678901234567890", r#""\u0041""#] {
+            let id = weir::rpc::Id::parse(id.into()).expect("an id");
+            let reply = client.start_as(id.clone(), "prompts/get", &named("hub__a")).reply().await;
+            assert_eq!(reply.id, id.to_string());
+            assert!(reply.outcome.is_ok());
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_calls_at_once_get_their_own_answers_in_any_order() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchanges: Vec<_> = (0..20)
+            .map(|n| {
+                let params = format!(r#"{{"name":"hub__a","arguments":{{"n":{n}}}}}"#);
+                client.start("tools/call", &params)
+            })
+            .collect();
+        let mut calls = Vec::new();
+        for _ in 0..20 {
+            calls.push(held.next().await);
+        }
+        for call in calls.into_iter().rev() {
+            let arguments = string(call.params.get_bytes("arguments").expect("arguments"));
+            call.result(&format!(r#"{{"content":[],"echo":{arguments}}}"#));
+        }
+        for (n, exchange) in exchanges.into_iter().enumerate() {
+            let reply = exchange.reply().await;
+            let echo = object(reply.result()).get("echo").map(str::to_owned);
+            assert_eq!(echo, Some(format!(r#"{{"n":{n}}}"#)));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_reply_is_forwarded_while_it_arrives() {
+    for side in [MODERN_HTTP, LEGACY_HTTP] {
+        let world = World::start(hub(side), "").await;
+        let client = world.client(side).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let mut exchange = client.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+        let half = "x".repeat(512 * 1024);
+        call.piece(&format!(
+            r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"resultType":"complete","content":[],"text":"{half}"#
+        ));
+        let mut body = Vec::new();
+        while body.len() < half.len() / 2 {
+            body.extend_from_slice(&exchange.piece().await.expect("the first half"));
+        }
+        call.piece(&format!(r#"{half}"}}}}"#));
+        drop(call);
+        while let Some(piece) = exchange.piece().await {
+            body.extend_from_slice(&piece);
+        }
+        let text = String::from_utf8(body).expect("UTF-8");
+        // Behind `data:` if Weir has chosen an event stream.
+        let message = &text[text.find('{').expect("an object")..=text.rfind('}').expect("its end")];
+        let result = object(message).get_object("result").expect("a result");
+        let forwarded = result.get("text").expect("the text");
+        assert_eq!(forwarded.len(), 2 * half.len() + 2, "{side}");
+        drop(exchange);
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_breaks_off_is_an_error_or_a_broken_connection_but_no_result() {
+    for side in [MODERN_HTTP, LEGACY_HTTP] {
+        for length in [10, 1 << 20] {
+            let world = World::start(hub(side), "").await;
+            let client = world.client(side).await;
+            let mut held = world.upstream("hub").hold("tools/call");
+            let mut exchange = client.start("tools/call", &named("hub__a"));
+            let call = held.next().await;
+            let text = "x".repeat(length);
+            call.piece(&format!(
+                r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"content":[],"text":"{text}"#
+            ));
+            world.upstream("hub").restart();
+            drop(call);
+            let mut body = Vec::new();
+            while let Some(piece) = exchange.piece().await {
+                body.extend_from_slice(&piece);
+            }
+            let text = String::from_utf8(body).expect("UTF-8");
+            let message = text
+                .find('{')
+                .and_then(|start| Object::parse(text[start..].trim().to_owned()).ok());
+            assert!(message.is_none_or(|message| message.has("error")), "{side} {length}");
+            drop(exchange);
+            drop(client);
+            world.close().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_gets_its_own_headers_and_none_of_the_clients() {
+    let config = r#"
+        [upstreams.hub]
+        headers = { X-Api-Key = "for the hub" }
+        [roles.staff]
+        tools.allow = ["*"]
+    "#;
+    for upstream in [MODERN_HTTP, LEGACY_HTTP] {
+        let world = World::start(hub(upstream), config).await;
+        for side in [MODERN_HTTP, LEGACY_HTTP] {
+            let client = world.client_as("staff", side).await;
+            let http = client.http();
+            let params = client.dressed(&named("hub__a"));
+            let mut headers = http.headers("tools/call", &params);
+            set(&mut headers, "cookie", "secret=1");
+            set(&mut headers, "x-forwarded-for", "10.0.0.1");
+            let message = weir::rpc::write_request(&7.into(), "tools/call", params.as_bytes());
+            assert_eq!(http.post(message, &headers).whole().await.status, 200);
+            let seen = world.upstream("hub").last("tools/call").headers;
+            assert_eq!(seen.get("x-api-key").expect("its own header"), "for the hub");
+            assert_eq!(seen.get("host").expect("its own host"), "hub.test");
+            for name in ["authorization", "cookie", "x-forwarded-for"] {
+                assert!(!seen.contains_key(name), "{name} from {side} to {upstream}");
+            }
+        }
+        world.close().await;
+    }
+}

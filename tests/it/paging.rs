@@ -1,0 +1,91 @@
+//! An upstream's own pages: its cursors are opaque, and it does not decide how long they are followed.
+
+use std::time::Duration;
+
+use weir::mcp::kind::{Kind, Topic};
+
+use crate::cell::{MODERN_HTTP, SIDES};
+use crate::upstream::{Cursors, Script};
+use crate::world::{World, pass};
+
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+/// What a client sees of an upstream with five prompts on five pages, and how often it was asked.
+async fn listed(script: Script, config: &str) -> (Vec<String>, usize) {
+    let world = World::start(vec![("hub", script.paged(1))], config).await;
+    let client = world.client(MODERN_HTTP).await;
+    let keys = client.prompts().await;
+    let asked = world.upstream("hub").count("prompts/list");
+    drop(client);
+    world.close().await;
+    (keys, asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cursor_goes_back_as_it_came() {
+    let long: &'static str = Box::leak("x".repeat(4_096).into_boxed_str());
+    for side in SIDES {
+        for text in ["", "\u{0}", "\"\\ {}", "é😀", "%00", "null", long] {
+            let script = Script::new(side).prompts(&NAMES).cursors(Cursors::Odd(text));
+            let expected = NAMES.map(|name| format!("hub__{name}"));
+            assert_eq!(listed(script, "").await, (expected.into(), 5), "{side}: {text:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cursor_that_stays_the_same_is_followed_while_it_brings_something_new() {
+    for side in SIDES {
+        for text in ["", "next", "0"] {
+            let script = Script::new(side).prompts(&NAMES).cursors(Cursors::Same(text));
+            let expected = NAMES.map(|name| format!("hub__{name}"));
+            assert_eq!(listed(script, "").await, (expected.into(), 5), "{side}: {text:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_goes_round_in_circles_ends() {
+    for side in SIDES {
+        let script = Script::new(side).prompts(&NAMES).cursors(Cursors::Circle);
+        let (keys, asked) = listed(script, "").await;
+        assert_eq!(keys, ["hub__a"], "{side}");
+        assert!(asked <= 4, "{side}: asked {asked} times");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_without_an_end_ends_by_its_budget() {
+    for side in SIDES {
+        let script = || Script::new(side).cursors(Cursors::Endless);
+        let (keys, asked) = listed(script(), "").await;
+        assert_eq!((keys.len(), asked), (100, 100), "{side}: by pages");
+        let config = "[defaults]\nlimits = { max_items = 20 }";
+        let (keys, asked) = listed(script(), config).await;
+        assert_eq!((keys.len(), asked), (20, 20), "{side}: by items");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_walk_whose_cursor_is_refused_begins_again() {
+    for side in SIDES {
+        let script = Script::new(side).prompts(&NAMES).cursors(Cursors::Refused);
+        let expected = NAMES.map(|name| format!("hub__{name}"));
+        assert_eq!(listed(script, "").await, (expected.into(), 7), "{side}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_announces_every_list_is_not_listed_for_ever() {
+    for side in SIDES {
+        let world = World::start(vec![("hub", Script::full(side))], "").await;
+        let hub = world.upstream("hub");
+        hub.be_restless();
+        hub.until_heard(Topic::Prompts).await;
+        hub.announce(Topic::Prompts);
+        pass(Duration::from_secs(600)).await;
+        let lists = hub.count(Kind::Prompt.list_method());
+        assert!(lists <= 20, "{side}: {lists} lists in ten minutes");
+        world.close().await;
+    }
+}

@@ -1,0 +1,136 @@
+//! Progress: to the client that asked for it, under its own token, while its call is open.
+
+use weir::rpc::Id;
+
+use crate::cell::SIDES;
+use crate::client::{named, object, string};
+use crate::world::{World, everywhere, hub, settle};
+
+/// A call that hears of progress under the token 70.
+const WITH_PROGRESS: &str = r#"{"name":"hub__a","_meta":{"progressToken":70}}"#;
+
+/// The token of a progress notification, and its parameters without it.
+fn token_and_rest(note: &str) -> (String, String) {
+    let mut params = object(note).get_object("params").expect("params");
+    let token = params.take("progressToken").expect("a token");
+    (string(token), string(params.to_bytes()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_comes_before_the_answer_and_byte_for_byte() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        let odd = r#""progress":1,"total":1.0,"message":"\u0041","odd":[1e400]"#;
+        call.progress(odd);
+        settle().await;
+        call.progress(r#""progress":2.5"#);
+        call.result(r#"{"content":[]}"#);
+        let reply = exchange.reply().await;
+        assert!(reply.outcome.is_ok(), "{reply:?}");
+        let [first, second] = &reply.notes[..] else { panic!("{reply:?}") };
+        assert_eq!(token_and_rest(first), ("70".into(), format!("{{{odd}}}")));
+        assert_eq!(token_and_rest(second), ("70".into(), r#"{"progress":2.5}"#.into()));
+        assert_eq!(object(first).get("method"), Some("\"notifications/progress\""));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_token_from_two_clients_is_not_mixed_up() {
+    everywhere("", hub, async |world, cell| {
+        let (ann, bob) = (world.client(cell.client).await, world.client(cell.client).await);
+        let mut held = world.upstream("hub").hold("tools/call");
+        let for_ann = ann.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let anns = held.next().await;
+        let for_bob = bob.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let bobs = held.next().await;
+        bobs.progress(r#""progress":1,"message":"bob""#);
+        anns.progress(r#""progress":1,"message":"ann""#);
+        bobs.result(r#"{"content":[]}"#);
+        anns.result(r#"{"content":[]}"#);
+        for (exchange, name) in [(for_ann, "ann"), (for_bob, "bob")] {
+            let reply = exchange.reply().await;
+            assert!(reply.notes.len() == 1 && reply.notes[0].contains(name), "{reply:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_string_token_comes_back_as_a_string() {
+    for upstream in SIDES {
+        let world = World::start(hub(upstream), "").await;
+        for side in SIDES {
+            let client = world.client(side).await;
+            let mut held = world.upstream("hub").hold("tools/call");
+            let id = Id::parse(r#""t\u0041""#.into()).expect("an id");
+            let params = r#"{"name":"hub__a","_meta":{"progressToken":"t\u0041"}}"#;
+            let exchange = client.start_as(id, "tools/call", params);
+            let call = held.next().await;
+            call.progress(r#""progress":1"#);
+            call.result(r#"{"content":[]}"#);
+            let reply = exchange.reply().await;
+            let (token, rest) = token_and_rest(&reply.notes[0]);
+            assert_eq!(token, r#""t\u0041""#, "{side}, {upstream}");
+            assert_eq!(rest, r#"{"progress":1}"#, "{side}, {upstream}");
+        }
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_that_does_not_increase_is_dropped() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        for progress in ["1", "1", "0.5", "-1", "2", "\"3\"", "2"] {
+            call.progress(&format!(r#""progress":{progress}"#));
+            settle().await;
+        }
+        call.result(r#"{"content":[]}"#);
+        let reply = exchange.reply().await;
+        assert_eq!(reply.notes.len(), 2, "{reply:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_progress_is_thinned_and_its_last_comes() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        for number in 1..=40 {
+            call.progress(&format!(r#""progress":{number}"#));
+            settle().await;
+        }
+        call.result(r#"{"content":[]}"#);
+        let reply = exchange.reply().await;
+        assert!((2..=25).contains(&reply.notes.len()), "{} notes", reply.notes.len());
+        let last = reply.notes.last().expect("a last note");
+        assert!(last.contains(r#""progress":40"#), "{last}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_no_progress_hears_none() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+        if call.wants_progress() {
+            call.progress(r#""progress":1"#);
+        }
+        call.result(r#"{"content":[]}"#);
+        assert_eq!(exchange.reply().await.notes, Vec::<String>::new());
+    })
+    .await;
+}

@@ -1,0 +1,228 @@
+//! The whole house in memory: scripted upstreams behind it, raw clients in front, one thread, a paused
+//! clock.
+//!
+//! A [`World`] is made of scripts by name and a piece of configuration. It adds to the configuration
+//! where each script is reached, and for each role a client with a key; everything else is what an
+//! operator would write. At its end it closes the house and fails if a task is left over on either side
+//! or if a script has seen something that a careful server would object to.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hyper::Uri;
+use sha2::{Digest, Sha256};
+use tokio_util::task::TaskTracker;
+use weir::app::App;
+use weir::config::{Config, Options};
+use weir::upstream::dial::{Child, Command, Dial, Stream};
+
+use crate::cell::{Cell, Side, matrix};
+use crate::client::{Client, Open};
+use crate::upstream::{Script, Upstream};
+
+/// How much a client may write ahead of the house's reading, and the other way round.
+const PIPE: usize = 64 * 1024;
+/// How long closing may take: longer than any time-out on the way.
+const CLOSING: Duration = Duration::from_secs(60);
+
+/// A running house and who stands around it.
+pub(crate) struct World {
+    app: App,
+    upstreams: BTreeMap<String, Upstream>,
+    /// The tasks of the scripts and of the clients.
+    tasks: TaskTracker,
+}
+
+/// Scripts by the name of their upstream.
+pub(crate) type Scripts = Vec<(&'static str, Script)>;
+
+/// An upstream called `hub` with two items of each kind.
+pub(crate) fn hub(side: Side) -> Scripts {
+    vec![("hub", Script::full(side))]
+}
+
+/// Tests a behaviour for every client's side with every upstream's.
+pub(crate) async fn everywhere(
+    config: &str,
+    scripts: impl Fn(Side) -> Scripts,
+    test: impl AsyncFn(&World, Cell),
+) {
+    for cell in matrix() {
+        let named = Named(cell);
+        let world = World::start(scripts(cell.upstream), config).await;
+        test(&world, cell).await;
+        world.close().await;
+        drop(named);
+    }
+}
+
+/// Lets time pass: everything that is ready runs first, and every timer on the way fires.
+pub(crate) async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// Lets everything run that waits for nothing but its turn.
+pub(crate) async fn settle() {
+    pass(Duration::from_millis(1)).await;
+}
+
+/// Names the cell in which a test fails.
+struct Named(Cell);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("with {}", self.0);
+        }
+    }
+}
+
+impl World {
+    /// Opens the house and waits until each upstream has been listed or has failed.
+    pub(crate) async fn start(scripts: Scripts, config: &str) -> Self {
+        let world = Self::open(scripts, config);
+        world.app.gateway().listed().await;
+        world
+    }
+
+    /// Opens the house and waits for nothing.
+    pub(crate) fn open(scripts: Scripts, config: &str) -> Self {
+        let tasks = TaskTracker::new();
+        let config = completed(&scripts, config);
+        let start = |(name, script): (&str, _)| (name.to_owned(), Upstream::start(script, &tasks));
+        let upstreams: BTreeMap<_, _> = scripts.into_iter().map(start).collect();
+        let parsed = Config::parse(&config, Path::new("weir.toml"), &Options::default());
+        let parsed = parsed.unwrap_or_else(|report| panic!("{report}\n{config}"));
+        let app = App::open(&parsed, Arc::new(Scripted(upstreams.clone())));
+        Self { app, upstreams, tasks }
+    }
+
+    pub(crate) fn upstream(&self, name: &str) -> &Upstream {
+        &self.upstreams[name]
+    }
+
+    /// How many requests have reached any upstream.
+    pub(crate) fn requests(&self) -> usize {
+        self.upstreams.values().map(Upstream::requests).sum()
+    }
+
+    /// A client without credentials.
+    pub(crate) async fn client(&self, side: Side) -> Client {
+        Client::open(side, self.way_in(side, "local"), None, &self.tasks).await
+    }
+
+    /// A client in this role.
+    pub(crate) async fn client_as(&self, role: &str, side: Side) -> Client {
+        self.client_with(side, &key_of(role), role).await
+    }
+
+    /// A client with this key; over stdio, where there are no keys, in this role.
+    pub(crate) async fn client_with(&self, side: Side, key: &str, role: &str) -> Client {
+        Client::open(side, self.way_in(side, role), Some(key), &self.tasks).await
+    }
+
+    /// A client that has not opened its conversation.
+    pub(crate) fn silent_client(&self, side: Side, key: Option<&str>) -> Client {
+        Client::silent(side, self.way_in(side, "local"), key, &self.tasks)
+    }
+
+    /// What opens connections to a door.
+    fn way_in(&self, side: Side, role: &str) -> Open {
+        let (door, tasks) = (Arc::clone(self.app.door()), self.tasks.clone());
+        let guest = self.app.gateway().enter_locally(role);
+        Arc::new(move || {
+            let (ours, theirs) = tokio::io::duplex(PIPE);
+            let door = Arc::clone(&door);
+            if side.is_http() {
+                let peer = SocketAddr::from(([127, 0, 0, 1], 50_000));
+                tasks.spawn(weir::downstream::http::serve_connection(door, theirs, Some(peer)));
+            } else {
+                let (input, output) = tokio::io::split(theirs);
+                tasks.spawn(weir::downstream::stdio::serve(door, guest.clone(), input, output));
+            }
+            ours
+        })
+    }
+
+    /// Closes the house. Clients have to be gone.
+    pub(crate) async fn close(self) {
+        self.app.stop_doors();
+        let drained = tokio::time::timeout(CLOSING, self.app.drained()).await;
+        assert!(drained.is_ok(), "a request or a stream has not ended");
+        let closed = tokio::time::timeout(CLOSING, self.app.close()).await;
+        assert!(closed.is_ok(), "a task of an upstream has not ended");
+        for upstream in self.upstreams.values() {
+            assert_eq!(upstream.surprises(), Vec::<String>::new());
+        }
+        self.tasks.close();
+        let left = tokio::time::timeout(CLOSING, self.tasks.wait()).await;
+        assert!(left.is_ok(), "{} connections are still open", self.tasks.len());
+    }
+}
+
+/// The key of the client that has this role.
+pub(crate) fn key_of(role: &str) -> String {
+    format!("key-of-{role}")
+}
+
+/// A key as the configuration names it.
+pub(crate) fn sha256(key: &str) -> String {
+    Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The configuration with the way to each script and a client for each role.
+fn completed(scripts: &Scripts, config: &str) -> String {
+    let mut config = config.to_owned();
+    for (name, script) in scripts {
+        let header = format!("[upstreams.{name}]");
+        let way = match script.side.is_http() {
+            true => format!("{header}\nurl = \"http://{name}.test/mcp\""),
+            false => format!("{header}\ncommand = \"{name}\""),
+        };
+        if config.contains(&header) {
+            config = config.replace(&header, &way);
+        } else {
+            config += &format!("\n{way}\n");
+        }
+    }
+    let roles: Vec<_> =
+        config.split("[roles.").skip(1).filter_map(|rest| rest.split_once(']')).collect();
+    let clients: Vec<_> = roles
+        .iter()
+        .map(|(role, _)| {
+            let key = sha256(&key_of(role));
+            format!("\n[clients.{role}]\nrole = \"{role}\"\nkey_sha256 = [\"{key}\"]\n")
+        })
+        .collect();
+    config + &clients.concat()
+}
+
+/// Opens connections to scripts instead of the world.
+struct Scripted(BTreeMap<String, Upstream>);
+
+impl Scripted {
+    fn find(&self, name: &str) -> io::Result<&Upstream> {
+        self.0.get(name).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Dial for Scripted {
+    fn connect<'a>(&'a self, url: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        async {
+            let host = url.host().and_then(|host| host.strip_suffix(".test")).unwrap_or_default();
+            let stream: Box<dyn Stream> = Box::new(self.find(host)?.connect()?);
+            Ok(stream)
+        }
+        .boxed()
+    }
+
+    fn spawn(&self, command: &Command) -> io::Result<Child> {
+        self.find(&command.program)?.spawn()
+    }
+}
