@@ -182,17 +182,17 @@ async fn a_storm_of_changes_is_read_once_a_second_and_its_end_is_seen_soon() {
         let hub = world.upstream("hub");
         hub.until_heard(Topic::Prompts).await;
         let before = hub.count("prompts/list");
-        for number in 0..6_000 {
+        for number in 0..1_500 {
             hub.change_quietly(Kind::Prompt, |list| {
                 list[0] = definition(Kind::Prompt, &format!("n{number:04}"));
             });
             hub.announce(Topic::Prompts);
-            pass(Duration::from_millis(10)).await;
+            pass(Duration::from_millis(40)).await;
         }
         let lists = hub.count("prompts/list") - before;
         assert!(lists <= 62, "{upstream}: {lists} lists in a minute");
         pass(Duration::from_millis(1_500)).await;
-        assert_eq!(client.prompts().await, ["hub__b", "hub__n5999"], "{upstream}");
+        assert_eq!(client.prompts().await, ["hub__b", "hub__n1499"], "{upstream}");
         drop(client);
         world.close().await;
     }
