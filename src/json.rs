@@ -30,7 +30,7 @@ pub const MAX_MEMBERS: usize = 1_024;
 pub const MAX_DEPTH: usize = 64;
 
 /// A JSON object: its text, and where its members are.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Object {
     text: Bytes,
     members: Vec<Member>,
@@ -226,6 +226,12 @@ impl Object {
             Text::At(range) => self.text.slice(range.clone()),
             Text::Set(bytes) => bytes.clone(),
         }
+    }
+}
+
+impl Default for Object {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -439,6 +445,12 @@ mod tests {
         object.set("name", quote("new"));
         object.set("added", "true");
         assert_eq!(object.to_bytes(), r#"{"x\u002fy":1.0,"name":"new","n":1e400,"added":true}"#);
+    }
+
+    #[test]
+    fn an_object_from_nothing_is_an_empty_one() {
+        assert_eq!(Object::default().to_bytes(), "{}");
+        assert!(Object::new().is_empty());
     }
 
     #[test]

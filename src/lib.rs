@@ -13,6 +13,15 @@
 //! | 1 | [`rpc`] JSON-RPC |
 //! | 0, text | [`json`], [`line`], [`event_stream`] |
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "what a test spawns dies with its runtime, and it reads what it likes"
+    )
+)]
+
 pub mod app;
 pub mod catalog;
 pub mod cli;

@@ -22,6 +22,7 @@ pub mod host;
 mod http;
 mod legacy;
 pub mod library;
+mod mirror;
 mod modern;
 mod pool;
 mod probe;

@@ -5,6 +5,7 @@
 //!
 //! Knows nothing of: the gateway.
 
+#![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "what a test spawns dies with its runtime")]
 

@@ -13,6 +13,8 @@
 //!
 //! Knows nothing of: HTTP, the modern era (`server/discover` is an unknown method), Weir.
 
+#![allow(clippy::disallowed_types, reason = "a server reads its own arguments as values")]
+
 mod notes;
 mod wire;
 

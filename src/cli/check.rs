@@ -41,8 +41,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     super::log::start_quietly();
     if args.offline {
         let options = Options { allow_anonymous_network: args.allow_anonymous_network };
-        let loaded = args.config.load(&options).await?;
-        anstream::eprintln!("the configuration is good: {} upstreams", loaded.config.upstreams.len());
+        args.config.load(&options).await?;
+        anstream::eprintln!("the configuration is good");
         return Ok(());
     }
     let house = House::open(&args.config, None).await?;
@@ -51,11 +51,17 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     // A reader that has seen enough closes the pipe; that is no failure.
     let _ = if args.json { write_json(&mut out, &rows) } else { write_table(&mut out, &rows) };
-    let down: Vec<_> = rows.iter().filter(|row| row.state.is_err()).map(|row| row.name.as_str()).collect();
+    let down: Vec<_> =
+        rows.iter().filter(|row| row.state.is_err()).map(|row| row.name.as_str()).collect();
     if down.is_empty() {
         return Ok(());
     }
-    Err(Failure::Unreachable(format!("{} of {} upstreams cannot be used: {}", down.len(), rows.len(), down.join(", "))))
+    Err(Failure::Unreachable(format!(
+        "{} of {} upstreams cannot be used: {}",
+        down.len(),
+        rows.len(),
+        down.join(", ")
+    )))
 }
 
 fn rows(house: &House) -> Vec<Row> {
@@ -68,7 +74,8 @@ fn rows(house: &House) -> Vec<Row> {
             let targets = view.targets(kind).iter();
             targets.filter(|target| target.upstream.as_str() == configured.name).count()
         };
-        let problems = problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name);
+        let problems =
+            problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name);
         Row {
             name: configured.name.clone(),
             state: upstream.map_or_else(|| Err("not started".to_owned()), state),

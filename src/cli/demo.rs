@@ -51,14 +51,16 @@ fn examples() -> Result<PathBuf, Failure> {
         ["legacy_stdio", "modern_http"].iter().all(|name| folder.join(name).is_file())
     };
     let missing = || {
-        let text = "the demonstration's servers are not built: run `cargo build --examples`, or ./dev run";
+        let text =
+            "the demonstration's servers are not built: run `cargo build --examples`, or ./dev run";
         Failure::NoConfig(text.to_owned())
     };
     folder.filter(built).ok_or_else(missing)
 }
 
 async fn serve(program: &std::path::Path) -> Result<(Child, String), Failure> {
-    let failed = |what: &str| Failure::Unreachable(format!("the demonstration's HTTP server {what}"));
+    let failed =
+        |what: &str| Failure::Unreachable(format!("the demonstration's HTTP server {what}"));
     let mut server = Command::new(program)
         .args(["--listen", "127.0.0.1:0"])
         .stdin(Stdio::null())

@@ -64,12 +64,14 @@ async fn get(house: &House, args: &Args) -> Result<Bytes, Failure> {
     let mut params = Object::new();
     params.set("name", json::quote(&args.name));
     params.set("arguments", arguments.to_bytes());
-    let ask = Ask::parse(Method::GetPrompt, params).map_err(|bad| Failure::Usage(bad.to_string()))?;
+    let ask =
+        Ask::parse(Method::GetPrompt, params).map_err(|bad| Failure::Usage(bad.to_string()))?;
     let caller = Caller::plain(Revision::NEWEST);
     let reply = house.guest().ask(ask, caller).await.map_err(|fault| failure(house, fault))?;
     match reply.outcome {
         Outcome::Result(body) => {
-            let broken = |broken: crate::mcp::call::Broken| Failure::Unreachable(broken.to_string());
+            let broken =
+                |broken: crate::mcp::call::Broken| Failure::Unreachable(broken.to_string());
             body.collect(MAX_RESULT_BYTES).await.map_err(broken)
         }
         Outcome::Error(error) => {
@@ -82,7 +84,9 @@ async fn get(house: &House, args: &Args) -> Result<Bytes, Failure> {
 
 fn failure(house: &House, fault: Fault) -> Failure {
     match fault {
-        Fault::NoSuchItem { key, .. } if house.everything().view().resolve(Kind::Prompt, &key).is_some() => {
+        Fault::NoSuchItem { key, .. }
+            if house.everything().view().resolve(Kind::Prompt, &key).is_some() =>
+        {
             Failure::Denied(format!("the policy hides the prompt `{key}` from this client"))
         }
         Fault::NoSuchItem { key, .. } => {
@@ -93,7 +97,9 @@ fn failure(house: &House, fault: Fault) -> Failure {
             );
             Failure::Usage(format!("no prompt `{key}`; {hint}"))
         }
-        Fault::Upstream { upstream, cause } => Failure::Unreachable(format!("upstream `{upstream}`: {cause}")),
+        Fault::Upstream { upstream, cause } => {
+            Failure::Unreachable(format!("upstream `{upstream}`: {cause}"))
+        }
         Fault::Request(text) => Failure::Usage(text),
         Fault::TooBusy { .. } => Failure::Unreachable("too busy".to_owned()),
     }

@@ -122,11 +122,12 @@ impl House {
         let distance = |key: &str| strsim::damerau_levenshtein(key, typed);
         let tail = |key: &str| key.rsplit("__").next().map(str::to_owned);
         let keys = view.targets(kind).iter().map(|target| &*target.key);
-        keys
-            .map(|key| (tail(key).map_or(usize::MAX, |tail| distance(&tail)).min(distance(key)), key))
-            .filter(|(distance, _)| *distance <= 3.max(typed.len() / 3))
-            .min()
-            .map(|(_, key)| key.to_owned())
+        keys.map(|key| {
+            (tail(key).map_or(usize::MAX, |tail| distance(&tail)).min(distance(key)), key)
+        })
+        .filter(|(distance, _)| *distance <= 3.max(typed.len() / 3))
+        .min()
+        .map(|(_, key)| key.to_owned())
     }
 
     /// Closes the house. Upstreams that do not end by themselves are ended.

@@ -55,7 +55,11 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let items = listed?;
     let mut out = anstream::stdout().lock();
     // A reader that has seen enough closes the pipe; that is no failure.
-    let _ = if args.json { write_json(&mut out, kind, &items) } else { write_table(&mut out, kind, &items) };
+    let _ = if args.json {
+        write_json(&mut out, kind, &items)
+    } else {
+        write_table(&mut out, kind, &items)
+    };
     if missing.is_empty() {
         return Ok(());
     }
@@ -84,14 +88,20 @@ async fn list(house: &House, kind: Kind) -> Result<Vec<Object>, Failure> {
 
 fn write_json(out: &mut impl Write, kind: Kind, items: &[Object]) -> std::io::Result<()> {
     let items: Vec<_> = items.iter().map(Object::to_bytes).collect();
-    writeln!(out, "{{\"{}\":[{}]}}", kind.list_member(), String::from_utf8_lossy(&items.join(&b","[..])))
+    writeln!(
+        out,
+        "{{\"{}\":[{}]}}",
+        kind.list_member(),
+        String::from_utf8_lossy(&items.join(&b","[..]))
+    )
 }
 
 fn write_table(out: &mut impl Write, kind: Kind, items: &[Object]) -> std::io::Result<()> {
     let key = |item: &Object| item.get_string(kind.key_member()).unwrap_or_default().into_owned();
     let width = items.iter().map(|item| key(item).chars().count()).max().unwrap_or(0);
     for item in items {
-        let about = ["description", "title", "name"].iter().find_map(|member| item.get_string(member));
+        let about =
+            ["description", "title", "name"].iter().find_map(|member| item.get_string(member));
         let about = about.unwrap_or_default();
         let about = about.lines().next().unwrap_or_default();
         writeln!(out, "{:width$}  {}", plain(&key(item)), plain(about))?;

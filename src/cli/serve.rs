@@ -73,7 +73,10 @@ fn welcome(endpoint: &str) {
     let program = std::env::current_exe().ok();
     let folder = std::env::current_dir().unwrap_or_default();
     let program = program.map(|program| {
-        program.strip_prefix(&folder).map(|short| format!("./{}", short.display())).unwrap_or_else(|_| program.display().to_string())
+        program
+            .strip_prefix(&folder)
+            .map(|short| format!("./{}", short.display()))
+            .unwrap_or_else(|_| program.display().to_string())
     });
     let program = program.unwrap_or_else(|| "weir".to_owned());
     anstream::println!(

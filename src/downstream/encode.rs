@@ -12,6 +12,8 @@ use super::answer::Refused;
 use crate::catalog::View;
 use crate::gateway::Page;
 use crate::json::{self, Object};
+use crate::mcp;
+use crate::mcp::call::{Method, Outcome, Reply};
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
@@ -135,6 +137,21 @@ pub(super) fn no_such_resource(code: i64, uri: &str) -> Refused {
     data.set("uri", json::quote(uri));
     refused.error.data = Some(data.to_bytes());
     refused
+}
+
+/// Whether an upstream says that a resource does not exist.
+///
+/// A URI that nobody lists is asked for where it may belong; one that is denied is not asked for. Only
+/// Weir's own words for both make them look the same. (-32602 says it in the modern era, where a read
+/// has no other parameter that could be wrong.)
+pub(super) fn says_no_such_resource(method: Method, reply: &Reply) -> bool {
+    let codes = [mcp::code::RESOURCE_NOT_FOUND, code::INVALID_PARAMS];
+    let Outcome::Error(error) = &reply.outcome else {
+        return false;
+    };
+    let error = Object::parse_within(error.clone(), usize::MAX).ok();
+    let found = error.as_ref().and_then(code_of);
+    method == Method::ReadResource && found.is_some_and(|found| codes.contains(&found))
 }
 
 /// The code of an error object, if it has one that can be read.

@@ -9,6 +9,7 @@ mod body;
 mod detach;
 mod endpoint;
 mod head;
+mod streams;
 mod wire;
 
 use std::convert::Infallible;

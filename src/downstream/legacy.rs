@@ -7,11 +7,11 @@
 //!
 //! Knows nothing of: sessions and their ids, and which wire it is on.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::FutureExt;
 use hyper::StatusCode;
-
-use std::sync::Arc;
 
 use super::answer::{Answer, Call, Progress, Refused};
 use super::calls::Calls;
@@ -56,7 +56,7 @@ pub(super) fn initialize(
     let peer = Peer {
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
-        capabilities: params.get_object("capabilities").unwrap_or_else(Object::new).to_bytes(),
+        capabilities: params.get_object("capabilities").unwrap_or_default().to_bytes(),
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
@@ -144,7 +144,11 @@ async fn ask(
     max_reply: usize,
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
+    let key = ask.key.clone();
     let reply = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
+    if encode::says_no_such_resource(method, &reply) {
+        return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
+    }
     self::reply(id, reply, max_reply).await
 }
 
@@ -215,4 +219,90 @@ pub(super) fn id_in_use() -> Refused {
 
 fn invalid_params(text: &str) -> Refused {
     Refused::new(StatusCode::OK, code::INVALID_PARAMS, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::downstream::answer::Text;
+    use std::time::Duration;
+
+    fn text(answer: Answer) -> String {
+        match answer.text {
+            Text::Whole(text) => String::from_utf8_lossy(&text).into_owned(),
+            Text::Arriving(..) => "arriving".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_fault_has_its_code() {
+        let hub = || "hub".parse().expect("a name");
+        let missing = |kind| Fault::NoSuchItem { kind, key: "x".into() };
+        let busy = Fault::TooBusy { retry_after: Duration::from_millis(1_200) };
+        let down = crate::upstream::Error::Unavailable("why".into());
+        for (fault, status, code, message) in [
+            (Fault::Request("Invalid cursor".into()), 200, -32602, "Invalid cursor"),
+            (missing(Kind::Prompt), 200, -32602, "Unknown prompt: x"),
+            (missing(Kind::Tool), 200, -32602, "Unknown tool: x"),
+            (missing(Kind::Template), 200, -32602, "Unknown resource template: x"),
+            (missing(Kind::Resource), 200, -32002, "Resource not found"),
+            (busy, 429, 4290, "too many requests: try again in 1200 ms"),
+            (
+                Fault::Upstream { upstream: hub(), cause: down },
+                200,
+                5030,
+                "upstream hub is unavailable; nothing was sent to it; try again later",
+            ),
+        ] {
+            let refused = refuse(&fault);
+            let found = (refused.status.as_u16(), refused.error.code, &*refused.error.message);
+            assert_eq!(found, (status, code, message), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn modern_codes_never_reach_a_legacy_client() {
+        for (code, expected) in [
+            ("-32020", "-32603"),
+            ("-32021", "-32603"),
+            ("-32022", "-32603"),
+            ("-32002", "-32002"),
+            ("-32042", "-32042"),
+            ("-32603", "-32603"),
+            ("7", "7"),
+        ] {
+            let sent = format!(r#"{{"code":{code},"message":"m"}}"#);
+            let answer = error(&Id::from(1), sent.into());
+            assert_eq!(answer.status, StatusCode::OK);
+            let expected = format!(r#""error":{{"code":{expected},"message":"m"}}}}"#);
+            assert!(text(answer).ends_with(&expected), "{code}");
+        }
+        let with_data = r#"{"code":-32021,"message":"m","data":{"requiredCapabilities":{}}}"#;
+        assert!(!text(error(&Id::from(1), with_data.into())).contains("data"));
+        let odd = r#"{"code":-32000,"message":"m", "data":1e400}"#;
+        assert!(text(error(&Id::from(1), odd.into())).contains(odd), "byte for byte");
+    }
+
+    #[tokio::test]
+    async fn a_result_passes_unless_it_says_that_it_is_none() {
+        for (era, result, expected) in [
+            (Era::Legacy, r#"{ "content" : [1e400]}"#, Ok(())),
+            (Era::Legacy, r#"{"resultType":"mine"}"#, Ok(())),
+            (Era::Modern, r#"{ "resultType":"complete", "x":1.0}"#, Ok(())),
+            (Era::Modern, r#"{"content":[]}"#, Ok(())),
+            (Era::Modern, r#"{"resultType":"input_required"}"#, Err(-32603)),
+            (Era::Modern, r#"{"resultType":"task"}"#, Err(-32603)),
+            (Era::Modern, "[]", Err(-32603)),
+        ] {
+            let outcome = Outcome::Result(Body::Whole(result.into()));
+            match reply(&Id::from(1), Reply { era, outcome }, 1_000).await {
+                Ok(answer) => {
+                    assert_eq!(expected, Ok(()), "{result}");
+                    let whole = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+                    assert_eq!(text(answer), whole);
+                }
+                Err(refused) => assert_eq!(Err(refused.error.code), expected, "{result}"),
+            }
+        }
+    }
 }

@@ -5,6 +5,8 @@
 //!
 //! Knows nothing of: connections, and which wire it is on.
 
+mod listening;
+
 use bytes::Bytes;
 use futures::FutureExt;
 use hyper::{HeaderMap, StatusCode};
@@ -14,14 +16,15 @@ use super::encode;
 use super::era::Versions;
 use super::meta::{self, Owned};
 use super::modern_headers;
-use super::streams::{Slot, Streams};
-use crate::gateway::{Fault, Guest, Listen};
+use super::streams::Streams;
+use crate::gateway::{Fault, Guest};
 use crate::json::{self, Object};
+use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Method, Outcome, Reply};
-use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::{self};
-use crate::rpc::{self, Id, Request, code};
+use crate::rpc::{Id, Request, code};
+pub(super) use listening::Listening;
 
 /// What a request becomes.
 pub(super) enum Exchange {
@@ -73,7 +76,7 @@ fn read_context(
     let bad = |text: &str| Refused::new(StatusCode::BAD_REQUEST, code::INVALID_PARAMS, text);
     let owned = meta::take(&mut request.params).map_err(|meta::BadMeta(text)| bad(text))?;
     // Spec, `_meta`: a request without a required field MUST be rejected with -32602 and 400.
-    let version = owned.version.as_ref().and_then(|raw| string(raw)).ok_or_else(|| {
+    let version = owned.version.as_ref().and_then(string).ok_or_else(|| {
         bad("`_meta` must hold `io.modelcontextprotocol/protocolVersion`, a string")
     })?;
     let capabilities = owned.capabilities.clone();
@@ -126,7 +129,7 @@ pub(super) fn serve(
         return Exchange::Call(Call::answered(discover(guest, &id, versions)));
     }
     if &*method == "subscriptions/listen" {
-        return match listen(guest, &id, &params, streams) {
+        return match listening::listen(guest, &id, &params, streams) {
             Ok(listening) => Exchange::Listening(listening),
             Err(refused) => Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused))),
         };
@@ -203,7 +206,11 @@ async fn ask(
     max_reply: usize,
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
+    let key = ask.key.clone();
     let reply = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
+    if encode::says_no_such_resource(method, &reply) {
+        return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
+    }
     self::reply(id, method, capabilities, reply, max_reply).await
 }
 
@@ -302,77 +309,6 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
     }
 }
 
-// === Listening ===
-
-/// An open `subscriptions/listen`.
-pub(super) struct Listening {
-    id: Id,
-    wanted: [bool; 3],
-    listen: Listen,
-    _slot: Slot,
-}
-
-fn listen(
-    guest: &Guest,
-    id: &Id,
-    params: &Object,
-    streams: &Streams,
-) -> Result<Listening, Refused> {
-    let filter = params
-        .get_object("notifications")
-        .ok_or_else(|| invalid_params("`notifications` must be an object"))?;
-    let slot = streams.open(guest.principal()).ok_or_else(|| encode::too_busy(STREAM_RETRY))?;
-    let wanted = Topic::ALL.map(|topic| filter.get(topic.filter_member()) == Some("true"));
-    Ok(Listening { id: id.clone(), wanted, listen: guest.listen(), _slot: slot })
-}
-
-impl Listening {
-    /// What goes out first: the kinds that will be told (spec, subscriptions, acknowledgment). Others
-    /// that were asked for are left out.
-    pub(super) fn acknowledged(&self) -> Bytes {
-        let mut honored = Object::new();
-        for topic in Topic::ALL.into_iter().filter(|topic| self.wanted[topic.index()]) {
-            honored.set(topic.filter_member(), "true");
-        }
-        let mut params = self.params();
-        params.set("notifications", honored.to_bytes());
-        rpc::write_notification("notifications/subscriptions/acknowledged", &params.to_bytes())
-    }
-
-    /// The next change that was asked for. Never ends. Cancel-safe.
-    pub(super) async fn changed(&mut self) -> Bytes {
-        loop {
-            let topic = self.listen.next().await;
-            if self.wanted[topic.index()] {
-                return rpc::write_notification(topic.notification(), &self.params().to_bytes());
-            }
-        }
-    }
-
-    /// The end, where the wire has a stream of its own for it (spec, subscriptions, graceful closure).
-    pub(super) fn ended(&self) -> Bytes {
-        let mut result = self.params();
-        result.set("resultType", COMPLETE);
-        rpc::write_result(&self.id, &result.to_bytes())
-    }
-
-    /// The end on a shared wire (spec, cancellation: `notifications/cancelled` with the listen's id).
-    pub(super) fn cancelled(&self) -> Bytes {
-        let mut params = Object::new();
-        params.set("requestId", self.id.as_bytes().clone());
-        rpc::write_notification("notifications/cancelled", &params.to_bytes())
-    }
-
-    /// `_meta` with the subscription's id, which keeps the JSON type of the request's.
-    fn params(&self) -> Object {
-        let mut meta = Object::new();
-        meta.set(mcp::meta::SUBSCRIPTION_ID, self.id.as_bytes().clone());
-        let mut params = Object::new();
-        params.set("_meta", meta.to_bytes());
-        params
-    }
-}
-
 fn invalid_params(text: &str) -> Refused {
     Refused::new(StatusCode::OK, code::INVALID_PARAMS, text)
 }
@@ -419,5 +355,144 @@ fn string(raw: &Bytes) -> Option<String> {
 
 const COMPLETE: &str = "\"complete\"";
 const PRIVATE: &str = "\"private\"";
-/// When a client with too many streams may try again.
-const STREAM_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::downstream::answer::Text;
+    use futures::{StreamExt, stream};
+    use std::time::Duration;
+
+    fn text(answer: Answer) -> String {
+        match answer.text {
+            Text::Whole(text) => String::from_utf8_lossy(&text).into_owned(),
+            Text::Arriving(..) => "arriving".to_owned(),
+        }
+    }
+
+    fn object(text: &str) -> Object {
+        Object::parse(text.to_owned()).expect("an object")
+    }
+
+    #[test]
+    fn every_fault_has_its_code() {
+        let hub = || "hub".parse().expect("a name");
+        let missing = |kind| Fault::NoSuchItem { kind, key: "x".into() };
+        let busy = Fault::TooBusy { retry_after: Duration::from_millis(1_200) };
+        let down = crate::upstream::Error::Unavailable("why".into());
+        for (fault, status, code, message) in [
+            (Fault::Request("Invalid cursor".into()), 200, -32602, "Invalid cursor"),
+            (missing(Kind::Prompt), 200, -32602, "Unknown prompt: x"),
+            (missing(Kind::Tool), 200, -32602, "Unknown tool: x"),
+            (missing(Kind::Template), 200, -32602, "Unknown resource template: x"),
+            (missing(Kind::Resource), 200, -32602, "Resource not found"),
+            (busy, 429, 4290, "too many requests: try again in 1200 ms"),
+            (
+                Fault::Upstream { upstream: hub(), cause: down },
+                200,
+                5030,
+                "upstream hub is unavailable; nothing was sent to it; try again later",
+            ),
+        ] {
+            let refused = refuse(&fault);
+            let found = (refused.status.as_u16(), refused.error.code, &*refused.error.message);
+            assert_eq!(found, (status, code, message), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn codes_of_other_revisions_and_about_weirs_own_request_are_changed() {
+        for (code, capabilities, status, expected) in [
+            ("-32002", "{}", 200, "-32602"),
+            ("-32020", "{}", 200, "-32603"),
+            ("-32021", "{}", 400, "-32021"),
+            ("-32022", "{}", 200, "-32603"),
+            ("-32042", "{}", 400, "-32021"),
+            ("-32042", r#"{"elicitation":{}}"#, 400, "-32021"),
+            ("-32042", r#"{"elicitation":{"url":{}}}"#, 200, "-32603"),
+            ("-32601", "{}", 404, "-32601"),
+            ("-32603", "{}", 200, "-32603"),
+            ("7", "{}", 200, "7"),
+        ] {
+            let sent = format!(r#"{{"code":{code},"message":"m"}}"#);
+            let answer = error(&Id::from(1), &object(capabilities), sent.into());
+            assert_eq!(answer.status.as_u16(), status, "{code}");
+            let expected = format!(r#""error":{{"code":{expected},"message":"m""#);
+            assert!(text(answer).contains(&expected), "{code}");
+        }
+    }
+
+    async fn replied(
+        era: Era,
+        method: Method,
+        capabilities: &str,
+        body: Body,
+    ) -> Result<String, i64> {
+        let reply = Reply { era, outcome: Outcome::Result(body) };
+        let answer = super::reply(&Id::from(1), method, &object(capabilities), reply, 1_000).await;
+        answer.map(text).map_err(|refused| refused.error.code)
+    }
+
+    #[tokio::test]
+    async fn a_modern_result_passes_byte_for_byte_if_its_type_is_known() {
+        let extensions = r#"{"extensions":{"com.example/x":{}}}"#;
+        for (result, capabilities, passes) in [
+            (r#"{ "resultType" : "complete" , "x":1e400 }"#, "{}", true),
+            (r#"{"resultType":"input_required","requestState":"s"}"#, "{}", true),
+            (r#"{"resultType":"task"}"#, "{}", false),
+            (r#"{"resultType":"task"}"#, r#"{"extensions":{}}"#, false),
+            (r#"{"resultType":"task"}"#, extensions, true),
+            (r#"{"resultType":7}"#, "{}", false),
+            ("7", "{}", false),
+        ] {
+            let body = Body::Whole(result.into());
+            let found = replied(Era::Modern, Method::CallTool, capabilities, body).await;
+            let whole = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+            assert_eq!(found, if passes { Ok(whole) } else { Err(-32603) }, "{result}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_legacy_result_gains_what_this_revision_requires() {
+        let info = String::from_utf8_lossy(&encode::server_info()).into_owned();
+        let info = format!(r#""io.modelcontextprotocol/serverInfo":{info}"#);
+        for (method, result, expected) in [
+            (
+                Method::CallTool,
+                r#"{"content":[1e400]}"#,
+                format!(r#"{{"content":[1e400],"resultType":"complete","_meta":{{{info}}}}}"#),
+            ),
+            (
+                Method::ReadResource,
+                r#"{"_meta":{"a":1},"contents":[]}"#,
+                format!(
+                    r#"{{"_meta":{{"a":1,{info}}},"contents":[],"resultType":"complete","ttlMs":0,"cacheScope":"private"}}"#
+                ),
+            ),
+        ] {
+            let body = Body::Whole(result.into());
+            let found = replied(Era::Legacy, method, "{}", body).await;
+            assert_eq!(found, Ok(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{expected}}}"#)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_result_passes_unread_in_its_own_era_and_is_held_in_bounds_in_the_other() {
+        let arriving = |pieces: usize| {
+            let pieces =
+                std::iter::once("{\"a\":\"").chain(std::iter::repeat_n("xxxxxxxxxx", pieces));
+            let pieces = pieces.chain(["\"}"]).map(|piece| Ok(Bytes::from(piece)));
+            Body::Arriving(stream::iter(pieces.collect::<Vec<_>>()).boxed())
+        };
+        let passed = replied(Era::Modern, Method::CallTool, "{}", arriving(1_000)).await;
+        assert_eq!(passed.as_deref(), Ok("arriving"));
+        let held = replied(Era::Legacy, Method::CallTool, "{}", arriving(1)).await;
+        assert!(
+            held.is_ok_and(|text| text.contains(r#"{"a":"xxxxxxxxxx","resultType":"complete""#))
+        );
+        assert_eq!(
+            replied(Era::Legacy, Method::CallTool, "{}", arriving(1_000)).await,
+            Err(-32603)
+        );
+    }
+}

@@ -1,1 +1,243 @@
-//! The front doors as a whole.
+//! The front doors as a whole: raw bytes in, raw bytes out, over streams in memory.
+//!
+//! Behind them stands the real house with two upstreams that are scripts: `old` speaks 2025-11-25 and
+//! `new` speaks 2026-07-28, both as processes whose streams are in memory too.
+
+#![expect(clippy::disallowed_types, reason = "a test reads whatever came back")]
+
+mod head;
+mod http;
+mod legacy;
+mod modern;
+mod script;
+mod stdio;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::http::serve_connection;
+use super::{Door, Settings};
+use crate::catalog::{self, Catalog, Outlet};
+use crate::gateway::Gateway;
+use crate::mcp::name::{Naming, UpstreamName};
+use crate::mcp::pattern::Rules;
+use crate::policy::role::Role;
+use crate::policy::{self, Policy, keys::Key};
+use crate::upstream::{self, Limits, Retry, Source, Timeouts, Upstream};
+use script::{Script, command};
+use sha2::{Digest, Sha256};
+
+/// The house, and a way to its doors.
+struct World {
+    door: Arc<Door>,
+    script: Arc<Script>,
+    stop: CancellationToken,
+}
+
+impl World {
+    async fn start() -> Self {
+        Self::with(Settings::default()).await
+    }
+
+    async fn with(settings: Settings) -> Self {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        // The doors close first, while the house behind them is still there.
+        let behind = CancellationToken::new();
+        let script = Arc::new(Script::default());
+        let names: [UpstreamName; 2] = ["new", "old"].map(|name| name.parse().expect("a name"));
+        let outlets = names.clone().map(|name| Outlet {
+            prefix: name.clone(),
+            name,
+            prompts: Rules::everything(),
+            tools: Rules::everything(),
+            resources: Rules::everything(),
+            rename: Vec::new(),
+        });
+        let catalog = Catalog::new(catalog::Settings {
+            naming: Naming::prefixed("__", 64),
+            outlets: outlets.to_vec(),
+            page_items: 200,
+            page_bytes: 1_000_000,
+        });
+        let upstreams = names.map(|name| {
+            let settings = upstream_settings(name);
+            Upstream::start(settings, Arc::clone(&script) as _, &tasks, behind.clone())
+        });
+        let gateway = Gateway::open(policy(), catalog, upstreams.to_vec(), &tasks, &behind);
+        gateway.listed().await;
+        Self { door: Door::new(gateway, settings, tasks, stop.clone()), script, stop }
+    }
+
+    /// Opens an HTTP connection.
+    fn connect(&self) -> Client {
+        let (ours, theirs) = duplex(1024 * 1024);
+        self.door.tasks.spawn(serve_connection(Arc::clone(&self.door), theirs, None));
+        Client { io: ours, read: Vec::new() }
+    }
+}
+
+fn policy() -> Policy {
+    let nothing_secret = Role {
+        tools: Rules::new(&["*"], &["*/secret"]),
+        resources: Rules::new(&["*"], &["*secret*"]),
+        ..Role::everything()
+    };
+    Policy::new(policy::Settings {
+        anonymous_role: Some("local".into()),
+        roles: HashMap::from([
+            ("local".to_owned(), Role::everything()),
+            ("guest".to_owned(), nothing_secret),
+        ]),
+        keys: vec![Key {
+            client: "ann".into(),
+            role: "guest".into(),
+            sha256: vec![Sha256::digest(b"ann-key").into()],
+            expires: None,
+        }],
+    })
+}
+
+fn upstream_settings(name: UpstreamName) -> upstream::Settings {
+    let second = Duration::from_secs(1);
+    upstream::Settings {
+        source: Source::Process(command(name.as_str())),
+        name,
+        era: None,
+        timeouts: Timeouts {
+            startup: 60 * second,
+            list: 10 * second,
+            call: 60 * second,
+            call_max: 600 * second,
+            reset_on_progress: true,
+        },
+        retry: Retry { backoff: second, max_backoff: 30 * second, jitter: false },
+        limits: Limits { concurrency: 64, max_message: 8 << 20, max_items: 1_000, max_pages: 10 },
+    }
+}
+
+/// One end of a conversation in memory.
+struct Client {
+    io: DuplexStream,
+    read: Vec<u8>,
+}
+
+/// A response, read to its end.
+#[derive(Debug)]
+struct Response {
+    status: u16,
+    headers: String,
+    body: String,
+}
+
+impl Client {
+    async fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        self.io.write_all(bytes.as_ref()).await.expect("the other side reads");
+    }
+
+    /// Reads until `text` has come; returns everything up to its end.
+    async fn read_to(&mut self, text: &str) -> String {
+        loop {
+            let found = self.read.windows(text.len()).position(|part| part == text.as_bytes());
+            if let Some(at) = found {
+                let rest = self.read.split_off(at + text.len());
+                let read = std::mem::replace(&mut self.read, rest);
+                return String::from_utf8(read).expect("UTF-8");
+            }
+            let mut chunk = [0; 4_096];
+            let count = self.io.read(&mut chunk).await.expect("readable");
+            let so_far = String::from_utf8_lossy(&self.read);
+            assert!(count > 0, "closed before {text:?}, after {so_far:?}");
+            self.read.extend_from_slice(&chunk[..count]);
+        }
+    }
+
+    /// Whether the other side closes without another byte.
+    async fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        let ended = self.io.read_to_end(&mut rest).await.is_ok();
+        ended && self.read.is_empty() && rest.is_empty()
+    }
+
+    async fn head(&mut self) -> Response {
+        let headers = self.read_to("\r\n\r\n").await;
+        let status = headers.get(9..12).and_then(|code| code.parse().ok()).expect("a status");
+        Response { status, headers, body: String::new() }
+    }
+
+    /// Sends a request and reads its response.
+    async fn ask(&mut self, request: impl AsRef<[u8]>) -> Response {
+        self.write(request).await;
+        self.response().await
+    }
+
+    async fn response(&mut self) -> Response {
+        let mut response = self.head().await;
+        if let Some(length) = response.header("content-length") {
+            let length: usize = length.parse().expect("a number");
+            while self.read.len() < length {
+                let mut chunk = [0; 4_096];
+                let count = self.io.read(&mut chunk).await.expect("readable");
+                assert!(count > 0, "closed in the middle of a body");
+                self.read.extend_from_slice(&chunk[..count]);
+            }
+            let rest = self.read.split_off(length);
+            let body = std::mem::replace(&mut self.read, rest);
+            response.body = String::from_utf8(body).expect("UTF-8");
+        } else if response.header("transfer-encoding") == Some("chunked") {
+            response.body = self.chunks().await;
+        }
+        response
+    }
+
+    async fn chunks(&mut self) -> String {
+        let mut body = String::new();
+        loop {
+            let size = self.read_to("\r\n").await;
+            let size = usize::from_str_radix(size.trim(), 16).expect("a size");
+            let mut chunk = self.read_to("\r\n").await;
+            while chunk.len() < size + 2 {
+                chunk += &self.read_to("\r\n").await;
+            }
+            if size == 0 {
+                return body;
+            }
+            body += &chunk[..size];
+        }
+    }
+
+    /// The JSON of the next event.
+    async fn event(&mut self) -> Value {
+        self.read_to("data: ").await;
+        let data = self.read_to("\n\n").await;
+        serde_json::from_str(data.trim()).expect("JSON")
+    }
+
+    /// The JSON of the next line.
+    async fn line(&mut self) -> Value {
+        let line = self.read_to("\n").await;
+        serde_json::from_str(&line).expect("JSON")
+    }
+}
+
+impl Response {
+    fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.headers.lines();
+        let mut fields = lines.filter_map(|line| line.split_once(": "));
+        fields.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).expect(&self.body)
+    }
+
+    /// The status and the code of the error.
+    fn refusal(&self) -> (u16, i64) {
+        (self.status, self.json()["error"]["code"].as_i64().expect("an error"))
+    }
+}

@@ -95,7 +95,7 @@ impl Extract {
                 at += self.follow_value(&bytes[at..], &mut value);
                 continue;
             }
-            self.step(bytes[at], &mut value)?;
+            self.step(bytes[at])?;
             at += 1;
         }
         if self.rest.len() > self.rest_limit {
@@ -140,7 +140,7 @@ impl Extract {
         false
     }
 
-    fn step(&mut self, byte: u8, value: &mut BytesMut) -> Result<(), Unreadable> {
+    fn step(&mut self, byte: u8) -> Result<(), Unreadable> {
         match self.at {
             At::Start => match byte {
                 b'{' => self.at = At::Members,
@@ -181,7 +181,7 @@ impl Extract {
                 debug_assert!(!wanted, "follow_value takes the wanted value");
                 if self.ends_value(byte) {
                     self.at = At::Members;
-                    return self.step(byte, value);
+                    return self.step(byte);
                 }
             }
             At::End => {

@@ -30,6 +30,15 @@ impl Board {
     /// The upstream is not connected, and why.
     pub(super) fn down(&self, reason: &str) {
         tracing::warn!(upstream = %self.name, reason, "down");
+        self.take_down(reason);
+    }
+
+    /// The upstream is not wanted any more.
+    pub(super) fn stopped(&self) {
+        self.take_down("it was stopped");
+    }
+
+    fn take_down(&self, reason: &str) {
         // The status first: whoever misses the connection must find the reason.
         self.status.send_replace(Status::Down { reason: reason.to_owned() });
         self.links.send_replace(None);

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::dial::Process;
 use super::ear::Ear;
 use crate::line::{Line, Lines};
+use crate::mcp::name::UpstreamName;
 
 /// How long a child may take to leave once its standard input is closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
@@ -49,7 +50,7 @@ impl Keeper {
         let tail = Tail::default();
         let silent = CancellationToken::new();
         if let Some(stderr) = self.stderr.take() {
-            let drain = drain(stderr, tail.clone());
+            let drain = drain(stderr, tail.clone(), self.ear.name.clone());
             let (silent, gone) = (silent.clone().drop_guard(), self.gone.clone());
             tasks.spawn(async move {
                 let _guard = silent;
@@ -121,13 +122,13 @@ impl Keeper {
 }
 
 /// Reads standard error to its end, logs it, and keeps the last of it.
-async fn drain(mut stderr: Box<dyn AsyncRead + Send + Unpin>, tail: Tail) {
+async fn drain(mut stderr: Box<dyn AsyncRead + Send + Unpin>, tail: Tail, name: UpstreamName) {
     let mut lines = Lines::new(STDERR_LINE_BYTES);
     while let Ok(1..) = stderr.read_buf(lines.buffer()).await {
         while let Some(line) = lines.next_line() {
             let (Line::Whole(line) | Line::TooLong(line)) = line;
             let line = String::from_utf8_lossy(&line).into_owned();
-            tracing::debug!(stderr = line, "a child says");
+            tracing::debug!(upstream = %name, stderr = line, "the child says");
             tail.push(line);
         }
     }
@@ -168,7 +169,8 @@ impl Tail {
 
 /// A text from outside, bounded and without control characters.
 pub(super) fn quote(text: &str, max_chars: usize) -> String {
-    let mut quoted: String = text.trim().chars().take(max_chars).flat_map(char::escape_debug).collect();
+    let mut quoted: String =
+        text.trim().chars().take(max_chars).flat_map(char::escape_debug).collect();
     if text.trim().chars().count() > max_chars {
         quoted.push('…');
     }

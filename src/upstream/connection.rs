@@ -15,7 +15,8 @@ use super::walk::Walk;
 use super::wire::{Answer, Failure, Outgoing, Wire};
 use super::{About, Listing, Settings, legacy, modern};
 use crate::json::Object;
-use crate::mcp::call::{Call, Outcome, Reply};
+use crate::mcp::call::{Call, Method, Outcome, Reply};
+use crate::mcp::code;
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::revision::{Era, Revision};
 
@@ -86,12 +87,29 @@ impl Connection {
         }
     }
 
-    /// Sends a call, once.
-    pub(super) async fn call(&self, call: &Call) -> Result<Reply, Failure> {
-        match self {
-            Self::Wired(wired) => wired.call(call).await,
-            Self::Library(prompts) => Ok(prompts.call(call)),
+    /// Sends a call, once; a tool's once more if it was refused unexecuted because its headers are not
+    /// what the server wants (any more), and a new list of its tools says otherwise.
+    pub(super) async fn call(&self, call: &Call, settings: &Settings) -> Result<Reply, Failure> {
+        let wired = match self {
+            Self::Wired(wired) => wired,
+            Self::Library(prompts) => return Ok(prompts.call(call)),
+        };
+        let request = wired.dress(call);
+        let sent = request.headers.clone();
+        let answer = wired.ask(request).await?;
+        let mismatch = matches!(
+            &answer.outcome,
+            Outcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
+        );
+        if !mismatch || call.method != Method::CallTool {
+            return Ok(wired.reply(answer));
         }
+        self.list(Kind::Tool, settings).await?;
+        let request = wired.dress(call);
+        if request.headers == sent {
+            return Ok(wired.reply(answer));
+        }
+        Ok(wired.reply(wired.ask(request).await?))
     }
 
     /// Lists a kind that the other side declares, through all pages.
@@ -99,7 +117,12 @@ impl Connection {
         match self {
             Self::Wired(connection) => {
                 let (name, limits) = (&settings.name, &settings.limits);
-                Walk { name, connection, kind, limits, time: settings.timeouts.list }.run().await
+                let time = settings.timeouts.list;
+                let mut listing = Walk { name, connection, kind, limits, time }.run().await?;
+                if let (Kind::Tool, Dialect::Modern(dialect)) = (kind, &connection.dialect) {
+                    dialect.learn(name, &mut listing.items, &connection.wire);
+                }
+                Ok(listing)
             }
             Self::Library(prompts) => Ok(prompts.list(&settings.name)),
         }
@@ -115,7 +138,8 @@ pub(super) struct Wired {
     wire: Wire,
     dialect: Dialect,
     ear: Arc<Ear>,
-    tells: [bool; 3],
+    /// Of which topics the server tells changes.
+    pub(super) tells: [bool; 3],
     /// Fires when the connection is over.
     life: CancellationToken,
 }
@@ -148,19 +172,16 @@ impl Wired {
         Ok(Self { about: Arc::new(about), wire, dialect, ear, tells: introduction.tells, life })
     }
 
-    /// Whether the server promises to tell of changes.
-    pub(super) fn tells_of_changes(&self) -> bool {
-        self.tells.contains(&true)
-    }
-
-    /// Sends a call, once.
-    pub(super) async fn call(&self, call: &Call) -> Result<Reply, Failure> {
-        let request = match &self.dialect {
+    /// Dresses a call as this server wants it.
+    fn dress(&self, call: &Call) -> Outgoing {
+        match &self.dialect {
             Dialect::Legacy(dialect) => dialect.dress(call, &self.wire),
             Dialect::Modern(dialect) => dialect.dress(call, &self.wire),
-        };
-        let answer = self.ask(request).await?;
-        Ok(Reply { era: self.about.era(), outcome: answer.outcome })
+        }
+    }
+
+    fn reply(&self, answer: Answer) -> Reply {
+        Reply { era: self.about.era(), outcome: answer.outcome }
     }
 
     /// Asks for one page of a list. `cursor` is JSON text.
@@ -225,7 +246,7 @@ pub(super) fn error_code(error: &Bytes) -> Option<i64> {
 
 /// The text of a JSON-RPC error object, bounded and without control characters.
 pub(super) fn error_text(error: &Bytes) -> String {
-    let object = Object::parse(error.clone()).unwrap_or_else(|_| Object::new());
+    let object = Object::parse(error.clone()).unwrap_or_default();
     match object.get_string("message") {
         Some(message) => super::child::quote(&message, 200),
         None => "an error without a message".into(),

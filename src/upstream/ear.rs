@@ -8,8 +8,8 @@
 //! Promises never to wait: a server that floods us costs itself its own answers, and nobody else
 //! anything.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,15 +60,15 @@ pub(super) struct Side {
 /// Sorts what a server says.
 #[derive(Debug)]
 pub(super) struct Ear {
-    name: UpstreamName,
+    pub(super) name: UpstreamName,
     pub(super) pending: Pending<Result<Outcome, Failure>, Side>,
     changes: watch::Sender<Changes>,
     /// Whether several messages may stand in one array; depends on the revision.
     batches: AtomicBool,
     /// Whether the server may ask us something, and we may answer; depends on the era.
     questions: AtomicBool,
-    /// Whether somebody may have listed already.
-    up: AtomicBool,
+    /// Set once somebody may have listed: of which topics the server tells changes.
+    up: OnceLock<[bool; 3]>,
     listening: Notify,
 }
 
@@ -94,7 +94,7 @@ impl Ear {
             changes,
             batches: AtomicBool::new(true),
             questions: AtomicBool::new(true),
-            up: AtomicBool::new(false),
+            up: OnceLock::new(),
             listening: Notify::new(),
         })
     }
@@ -106,21 +106,24 @@ impl Ear {
     }
 
     /// The server confirmed that we will hear of changes from now on. What changed while nobody
-    /// listened went unheard, so everything counts as changed if somebody may have listed already.
+    /// listened went unheard, so it counts as changed if somebody may have listed already.
     pub(super) fn listening(&self) {
         self.listening.notify_one();
-        if self.up.load(Ordering::Relaxed) {
-            self.changes.send_modify(|changes| changes.0.iter_mut().for_each(|count| *count += 1));
-        }
+        let Some(tells) = self.up.get().filter(|tells| tells.contains(&true)) else { return };
+        self.changes.send_modify(|changes| {
+            for (count, tells) in changes.0.iter_mut().zip(tells) {
+                *count += u64::from(*tells);
+            }
+        });
     }
 
     /// Waits a moment for [`Ear::listening`], so that the first list misses no change; from then on
-    /// a late confirmation counts as a change.
-    pub(super) async fn settle_in(&self, listens: bool) {
-        if listens {
+    /// a late confirmation counts as a change of what the server `tells` of.
+    pub(super) async fn settle_in(&self, tells: [bool; 3]) {
+        if tells.contains(&true) {
             let _ = tokio::time::timeout(LISTEN_GRACE, self.listening.notified()).await;
         }
-        self.up.store(true, Ordering::Relaxed);
+        let _ = self.up.set(tells);
     }
 
     /// Reads a text that the server sent: one message, or an array of them.
@@ -255,7 +258,8 @@ mod tests {
     #[test]
     fn a_batch_is_heard_only_where_the_revision_knows_it() {
         let ear = ear();
-        let batch = r#" [{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"result":{}},7]"#;
+        let batch =
+            r#" [{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"result":{}},7]"#;
         assert_eq!(ear.hear(batch.into()).expect("a batch").answers.len(), 2);
         ear.tune(false, true);
         assert!(ear.hear(batch.into()).is_err());

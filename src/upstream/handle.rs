@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::board::Board;
 use super::connection::Connection;
 use super::dial::Dial;
-use super::board::Board;
 use super::prompts;
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::Failure;
@@ -128,8 +128,8 @@ impl Upstream {
         let turn = self.turn().await?;
         let began = Instant::now();
         let work = self.with_connection(|connection| {
-            let call = &call;
-            async move { connection.call(call).await }
+            let (call, settings) = (&call, &self.shared.settings);
+            async move { connection.call(call, settings).await }
         });
         let mut reply = self.patiently(began, &call.caller.notes, work).await?;
         if let Outcome::Result(Body::Arriving(pieces)) = reply.outcome {

@@ -204,3 +204,127 @@ fn describe(status: ExitStatus) -> String {
         (None, None) => "ended".into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! With real processes, real sockets and a real clock.
+
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
+
+    use crate::mcp::kind::Kind;
+    use crate::upstream::testing::{Over, call, payload, settings};
+    use crate::upstream::{Source, Status, Upstream};
+
+    fn sh(script: &str) -> Command {
+        let path = std::env::var("PATH").expect("a path");
+        Command {
+            program: "sh".into(),
+            args: vec!["-c".into(), script.into()],
+            env: vec![("PATH".into(), path), ("GIVEN".into(), "1".into())],
+            cwd: None,
+        }
+    }
+
+    async fn output(child: &mut Child) -> String {
+        let mut text = String::new();
+        child.stdout.read_to_string(&mut text).await.expect("a pipe");
+        text
+    }
+
+    #[tokio::test]
+    async fn a_child_gets_its_environment_and_no_more() {
+        let mut child = Host::new().spawn(&sh("env | cut -d= -f1 | sort; exit 3")).expect("sh");
+        let names = output(&mut child).await;
+        let inherited = ["CARGO", "HOME", "USER"].map(|name| names.lines().any(|it| it == name));
+        assert!(names.contains("GIVEN") && inherited == [false; 3], "{names}");
+        assert_eq!(child.process.wait().await, "exited with code 3");
+    }
+
+    #[tokio::test]
+    async fn what_a_child_has_started_goes_with_it() {
+        // The grandchild holds standard output open until it dies.
+        let mut child = Host::new().spawn(&sh("sleep 1000 & echo started; wait")).expect("sh");
+        let mut started = [0; 8];
+        child.stdout.read_exact(&mut started).await.expect("a pipe");
+        child.process.terminate();
+        assert_eq!(output(&mut child).await, "");
+        assert_eq!(child.process.wait().await, "was killed by signal 15");
+
+        let mut child = Host::new().spawn(&sh("sleep 1000 & echo started; wait")).expect("sh");
+        child.stdout.read_exact(&mut started).await.expect("a pipe");
+        drop(child.process);
+        let mut rest = Vec::new();
+        child.stdout.read_to_end(&mut rest).await.expect("a pipe");
+    }
+
+    #[tokio::test]
+    async fn why_a_program_cannot_be_started_is_said_in_words() {
+        let refusal = |change: fn(&mut Command)| {
+            let mut command = sh("");
+            change(&mut command);
+            Host::new().spawn(&command).map(|_| ()).expect_err("no such thing").to_string()
+        };
+        let missing = refusal(|command| command.program = "no-such-program".into());
+        assert_eq!(missing, "no program `no-such-program` in PATH");
+        let missing = refusal(|command| command.program = "/no/such".into());
+        assert_eq!(missing, "no such program: /no/such");
+        let forbidden = refusal(|command| command.program = "/etc/passwd".into());
+        assert_eq!(forbidden, "`/etc/passwd` may not be executed");
+        let nowhere = refusal(|command| command.cwd = Some("/no/such".into()));
+        assert_eq!(nowhere, "no such folder: /no/such");
+    }
+
+    #[tokio::test]
+    async fn a_server_is_connected_to_by_address() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let url: Uri = format!("http://127.0.0.1:{port}/mcp").parse().expect("a URL");
+        let host = Host::new();
+        let (ours, theirs) = tokio::join!(host.connect(&url), listener.accept());
+        ours.expect("connected").write_all(b"x").await.expect("written");
+        let mut read = [0];
+        theirs.expect("accepted").0.read_exact(&mut read).await.expect("read");
+        drop(listener);
+        let refused = host.connect(&url).await.map(|_| ()).expect_err("nobody listens");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    /// A legacy server in a few lines of shell: it answers by method, under the id that was sent.
+    const SERVER: &str = r#"
+        echo "a banner"
+        while read -r line; do
+            id=${line#*\"id\":}; id=${id%%,*}
+            case $line in
+                *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{},"tools":{}}}' ;;
+                *'"prompts/list"'*) result='"result":{"prompts":[{"name":"hello"}]}' ;;
+                *'"tools/call"'*) result='"result":{"content":[],"pid":'$$'}' ;;
+                *'"notifications/'*) continue ;;
+                *) result='"error":{"code":-32601,"message":"no"}' ;;
+            esac
+            echo '{"jsonrpc":"2.0","id":'$id','$result'}'
+        done
+    "#;
+
+    #[tokio::test]
+    async fn a_real_child_is_an_upstream() {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let mut settings = settings(Over::Stdio);
+        settings.source = Source::Process(sh(SERVER));
+        let upstream = Upstream::start(settings, Arc::new(Host::new()), &tasks, stop.clone());
+        let mut status = upstream.status();
+        let settled = status.wait_for(|status| !matches!(status, Status::Starting)).await;
+        assert!(matches!(&*settled.expect("alive"), Status::Up(_)));
+        let listing = upstream.list(Kind::Prompt).await.expect("a list");
+        assert_eq!(&*listing.items[0].key, "hello");
+        let asked = call(crate::mcp::revision::Revision::NEWEST);
+        let reply = payload(upstream.call(asked).await.expect("a reply")).await;
+        assert!(reply.starts_with(r#"{"content":[],"pid":"#), "{reply}");
+        stop.cancel();
+        tasks.close();
+        // Its standard input is closed, so it leaves by itself.
+        timeout(Duration::from_secs(2), tasks.wait()).await.expect("nothing is left over");
+    }
+}

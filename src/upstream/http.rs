@@ -240,7 +240,11 @@ impl Wire {
         });
     }
 
-    async fn post(&self, message: Bytes, headers: &HeaderMap) -> Result<Response<Arrival>, Failure> {
+    async fn post(
+        &self,
+        message: Bytes,
+        headers: &HeaderMap,
+    ) -> Result<Response<Arrival>, Failure> {
         self.send(self.request(Method::POST, message, headers)).await
     }
 

@@ -65,7 +65,7 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
         let text = format!("it answers `initialize` with the unknown revision \"{version}\"");
         return Opening::Refused(text);
     };
-    let capabilities = result.get_object("capabilities").unwrap_or_else(Object::new);
+    let capabilities = result.get_object("capabilities").unwrap_or_default();
     Opening::Introduced(Introduction::read(revision, &capabilities))
 }
 
@@ -141,7 +141,12 @@ impl Dialect {
     /// the server has to say stands between its answers.
     ///
     /// Returns why the connection must be opened again, if it must.
-    pub(super) async fn listen(&self, wire: Wire, ear: Arc<Ear>, _topics: [bool; 3]) -> Option<String> {
+    pub(super) async fn listen(
+        &self,
+        wire: Wire,
+        ear: Arc<Ear>,
+        _topics: [bool; 3],
+    ) -> Option<String> {
         let Wire::Http(wire) = wire else {
             ear.listening();
             return None;
@@ -159,7 +164,7 @@ impl Dialect {
                             wire.send_back(heard.replies, &self.headers());
                         }
                     }
-                    last_id = events.last_id();
+                    last_id = events.last_id().or(last_id);
                     retry = events.retry();
                 }
                 // Once there was a stream, 404 is about the session. Before that, it is how some
@@ -169,19 +174,22 @@ impl Dialect {
                     if heard_before && session_over {
                         return Some(SESSION_OVER.into());
                     }
-                    if !matches!(status.as_u16(), 408 | 429) {
+                    // It may not know (any more) where we left off: begin anew.
+                    let begins_anew = last_id.take().is_some();
+                    if !begins_anew && !matches!(status.as_u16(), 408 | 429) {
                         tracing::debug!(%status, "no stream for changes");
                         ear.listening();
                         return None;
                     }
                 }
-                Err(failure) => {
-                    tracing::debug!(?failure, "the stream for changes cannot be opened");
-                    last_id = None;
-                }
+                Err(failure) => tracing::debug!(?failure, "no stream for changes for now"),
             }
             pause = ear::next_pause(pause, since);
-            tokio::time::sleep(retry.unwrap_or(pause).max(ear::LISTEN_AGAIN / 4)).await;
+            // spec 2025-11-25, transports: the client MUST respect `retry`. Waiting longer does, and a
+            // server whose streams end at once may not keep us busy.
+            let least =
+                if since.elapsed() < ear::LISTEN_AGAIN { pause } else { ear::LISTEN_AGAIN / 4 };
+            tokio::time::sleep(retry.unwrap_or(pause).max(least)).await;
         }
     }
 

@@ -50,30 +50,20 @@ impl Library {
     /// Reads the folder. Mistakes in single files are logged and kept in [`Library::problems`]; a folder
     /// that is not there is an error. Blocks on the disk.
     pub fn open(dir: &Path) -> Result<Library, Error> {
-        let unreadable = |source| Error {
-            dir: dir.to_owned(),
-            source,
-        };
+        let unreadable = |source| Error { dir: dir.to_owned(), source };
         // Made absolute now, so that the folder stays the same whatever becomes of the working directory.
         let dir = std::path::absolute(dir).map_err(unreadable)?;
         let shelf = Shelf::read(&dir, None).map_err(unreadable)?;
         shelf.log_problems(&[]);
         let (generation, _) = tokio::sync::watch::channel(0);
         Ok(Library {
-            inner: Arc::new(Inner {
-                dir,
-                shelf: RwLock::new(Arc::new(shelf)),
-                generation,
-            }),
+            inner: Arc::new(Inner { dir, shelf: RwLock::new(Arc::new(shelf)), generation }),
         })
     }
 
     /// The prompts as they stand in `prompts/list`, sorted by name.
     pub fn definitions(&self) -> Vec<Bytes> {
-        self.shelf()
-            .prompts()
-            .map(|prompt| prompt.definition.clone())
-            .collect()
+        self.shelf().prompts().map(|prompt| prompt.definition.clone()).collect()
     }
 
     /// The `GetPromptResult` (without `resultType`) of a prompt filled with these arguments.
@@ -107,31 +97,19 @@ impl Library {
     }
 
     fn shelf(&self) -> Arc<Shelf> {
-        Arc::clone(
-            &self
-                .inner
-                .shelf
-                .read()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        Arc::clone(&self.inner.shelf.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Puts a new reading in the place of the last one.
     fn publish(&self, shelf: Shelf) {
         let last = {
-            let mut place = self
-                .inner
-                .shelf
-                .write()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut place = self.inner.shelf.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *place, Arc::new(shelf))
         };
         let shelf = self.shelf();
         shelf.log_problems(last.problems());
         if !shelf.answers_like(&last) {
-            self.inner
-                .generation
-                .send_modify(|generation| *generation += 1);
+            self.inner.generation.send_modify(|generation| *generation += 1);
         }
     }
 }
@@ -212,11 +190,7 @@ mod tests {
     }
 
     fn names(library: &Library) -> Vec<String> {
-        library
-            .shelf()
-            .prompts()
-            .map(|prompt| prompt.name.clone())
-            .collect()
+        library.shelf().prompts().map(|prompt| prompt.name.clone()).collect()
     }
 
     fn problems(library: &Library) -> Vec<String> {
@@ -261,12 +235,7 @@ mod tests {
         let dir = folder(&[("file", "")]);
         for name in ["none", "file"] {
             let error = Library::open(&dir.path().join(name)).unwrap_err();
-            assert!(
-                error
-                    .to_string()
-                    .ends_with(&format!("{name} cannot be read")),
-                "{error}"
-            );
+            assert!(error.to_string().ends_with(&format!("{name} cannot be read")), "{error}");
         }
     }
 
@@ -276,10 +245,7 @@ mod tests {
         let secret = outside.path().join("secret.txt");
         let dir = folder(&[
             ("a.md", "---\n---\na\n<!-- embed: ../secret.txt -->"),
-            (
-                "b.md",
-                &format!("---\nmessages: [{{embed: {}}}]\n---\n", secret.display()),
-            ),
+            ("b.md", &format!("---\nmessages: [{{embed: {}}}]\n---\n", secret.display())),
             ("c.md", "---\n---\n![c](link.png)"),
         ]);
         #[cfg(unix)]
@@ -295,10 +261,7 @@ mod tests {
             problems(&library),
             [
                 "a.md:4: `../secret.txt` is not a path within the folder".to_owned(),
-                format!(
-                    "b.md:2: `{}` is not a path within the folder",
-                    secret.display()
-                ),
+                format!("b.md:2: `{}` is not a path within the folder", secret.display()),
                 "c.md:3: `link.png` leads out of the folder".to_owned(),
                 "d.md:1: `d.md` leads out of the folder".to_owned(),
             ]
@@ -313,9 +276,7 @@ mod tests {
             fs::write(dir.path().join("a.md"), text).unwrap();
             read_again(&library)
         };
-        assert!(!write(
-            "---\n# a comment\narguments: [{name: x, values: [1]}]\n---\n\na\n"
-        ));
+        assert!(!write("---\n# a comment\narguments: [{name: x, values: [1]}]\n---\n\na\n"));
         assert!(write("---\narguments: [{name: x, values: [1]}]\n---\nb"));
         assert!(write("---\narguments: [{name: x, values: [2]}]\n---\nb"));
         assert!(!write("---\nbroken"));
@@ -346,11 +307,7 @@ mod tests {
             assert_eq!(problems(&library), Vec::<String>::new());
             assert!(names(&library).len() >= at_least);
             for prompt in library.shelf().prompts() {
-                assert!(
-                    prompt.description.is_some(),
-                    "{} has no description",
-                    prompt.name
-                );
+                assert!(prompt.description.is_some(), "{} has no description", prompt.name);
                 let arguments = prompt
                     .arguments
                     .iter()

@@ -5,7 +5,8 @@
 //!
 //! Knows nothing of: the house, and how the bytes travel.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,10 +17,13 @@ use tokio::time::Instant;
 
 use super::connection::{Introduction, Opening, error_code, error_text};
 use super::ear::{self, Ear};
+use super::mirror::Mirror;
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
-use crate::mcp::call::{Call, Caller, Outcome};
+use crate::mcp::call::{Call, Caller, Method, Outcome};
+use crate::mcp::item::Item;
 use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::{code, meta};
 use crate::rpc;
@@ -31,9 +35,12 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// The revision that is spoken.
 const REVISION: Revision = Revision::V2026_07_28;
 
-/// Nothing has to be agreed on: there is no handshake.
+/// Nothing has to be agreed on: there is no handshake. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Dialect;
+pub(super) struct Dialect {
+    /// Which arguments of which tools are repeated in headers, as of the last list.
+    mirrors: Arc<Mutex<HashMap<Box<str>, Mirror>>>,
+}
 
 /// The request that opens a connection.
 pub(super) fn opening() -> Outgoing {
@@ -44,12 +51,12 @@ pub(super) fn opening() -> Outgoing {
 pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
     match outcome {
         rpc::Outcome::Result(result) => {
-            let result = Object::parse(result.clone()).unwrap_or_else(|_| Object::new());
+            let result = Object::parse(result.clone()).unwrap_or_default();
             let Some(versions) = result.get_bytes("supportedVersions").and_then(revisions) else {
                 return Opening::AnotherEra;
             };
             choose(&versions).unwrap_or_else(|| {
-                let capabilities = result.get_object("capabilities").unwrap_or_else(Object::new);
+                let capabilities = result.get_object("capabilities").unwrap_or_default();
                 Opening::Introduced(Introduction::read(REVISION, &capabilities))
             })
         }
@@ -60,7 +67,8 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
                 Some(code::UNSUPPORTED_PROTOCOL_VERSION) => {
                     let data = Object::parse(error.clone()).ok();
                     let data = data.and_then(|error| error.get_object("data"));
-                    let versions = data.and_then(|it| it.get_bytes("supported")).and_then(revisions);
+                    let versions =
+                        data.and_then(|it| it.get_bytes("supported")).and_then(revisions);
                     let choice = choose(&versions.unwrap_or_default());
                     choice.unwrap_or_else(|| Opening::Refused(refused()))
                 }
@@ -96,7 +104,7 @@ fn choose(supported: &[Revision]) -> Option<Opening> {
 impl Dialect {
     /// The dialect after the opening request was answered.
     pub(super) fn new(_introduction: &Introduction, _headers: &HeaderMap) -> Self {
-        Self
+        Self { mirrors: Arc::default() }
     }
 
     /// What is left to do before the first request.
@@ -108,14 +116,20 @@ impl Dialect {
     /// Dresses a call.
     pub(super) fn dress(&self, call: &Call, wire: &Wire) -> Outgoing {
         let caller = &call.caller;
+        let mut request = named(
+            dressed(call.method.as_str(), call.params.clone(), Some(caller)),
+            call.method.header_member(),
+        );
+        if call.method == Method::CallTool
+            && let Some(mirror) = self.mirrors().get(&call.subject)
+        {
+            mirror.write(&call.params, &mut request.headers);
+        }
         Outgoing {
             notes: caller.notes.wanted().then(|| caller.notes.clone()),
             cancel: cancel_on(wire),
             stream: caller.revision.era() == Era::Modern,
-            ..named(
-                dressed(call.method.as_str(), call.params.clone(), Some(caller)),
-                call.method.header_member(),
-            )
+            ..request
         }
     }
 
@@ -126,6 +140,32 @@ impl Dialect {
             params.set("cursor", cursor.clone());
         }
         Outgoing { cancel: cancel_on(wire), ..dressed(kind.list_method(), params, None) }
+    }
+
+    /// Learns from a list of tools which arguments go into headers, and leaves out the tools that ask
+    /// for it in a way that is not allowed. Other wires than HTTP have no headers.
+    pub(super) fn learn(&self, name: &UpstreamName, tools: &mut Vec<Item>, wire: &Wire) {
+        if !matches!(wire, Wire::Http(_)) {
+            return;
+        }
+        let mut mirrors = HashMap::new();
+        tools.retain(|tool| match Mirror::read(&tool.definition) {
+            Ok(mirror) => {
+                if !mirror.is_empty() {
+                    mirrors.insert(tool.key.clone(), mirror);
+                }
+                true
+            }
+            Err(wrong) => {
+                tracing::warn!(upstream = %name, tool = &*tool.key, wrong, "a tool is left out");
+                false
+            }
+        });
+        *self.mirrors() = mirrors;
+    }
+
+    fn mirrors(&self) -> MutexGuard<'_, HashMap<Box<str>, Mirror>> {
+        self.mirrors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads what came of a request.
@@ -150,7 +190,12 @@ impl Dialect {
     /// Hears of changes until the connection is over.
     ///
     /// Returns why the connection must be opened again, if it must.
-    pub(super) async fn listen(&self, wire: Wire, ear: Arc<Ear>, topics: [bool; 3]) -> Option<String> {
+    pub(super) async fn listen(
+        &self,
+        wire: Wire,
+        ear: Arc<Ear>,
+        topics: [bool; 3],
+    ) -> Option<String> {
         let wanted: Vec<Topic> = Topic::ALL.into_iter().filter(|it| topics[it.index()]).collect();
         if wanted.is_empty() {
             ear.listening();
@@ -202,7 +247,7 @@ fn cancel_on(wire: &Wire) -> Cancel {
 
 /// A request with its context, in the body and repeated in the headers. `None` is Weir itself.
 fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) -> Outgoing {
-    let mut context = params.get_object("_meta").unwrap_or_else(Object::new);
+    let mut context = params.get_object("_meta").unwrap_or_default();
     let info = caller.and_then(|caller| caller.info.clone());
     // What a legacy client declared is about requests that this era does not have.
     let modern = caller.filter(|caller| caller.revision.era() == Era::Modern);
@@ -230,7 +275,7 @@ fn named(mut request: Outgoing, member: Option<&str>) -> Outgoing {
 
 /// A text as a header's value: as it is, or in base64 between marks where it would not survive
 /// (spec 2026-07-28, Streamable HTTP, value encoding).
-fn header_value(text: &str) -> HeaderValue {
+pub(super) fn header_value(text: &str) -> HeaderValue {
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
         && text.trim() == text
         && !(text.starts_with("=?base64?") && text.ends_with("?="));
@@ -264,7 +309,8 @@ mod tests {
     #[test]
     fn the_revisions_that_a_server_names_decide() {
         let opening = |supported: &str| {
-            let error = format!(r#"{{"code":-32022,"message":"m","data":{{"supported":{supported}}}}}"#);
+            let error =
+                format!(r#"{{"code":-32022,"message":"m","data":{{"supported":{supported}}}}}"#);
             introduce(&rpc::Outcome::Error(error.into()))
         };
         for handshake in [r#"["2025-11-25","2025-06-18"]"#, r#"["2025-03-26","2027-01-01"]"#] {

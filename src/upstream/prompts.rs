@@ -112,7 +112,9 @@ impl Librarian {
     /// Opens the library, tries again if it cannot be opened, and tells of its changes. Ends only when
     /// `stop` fires.
     pub(super) async fn run(self, stop: CancellationToken) {
-        let Some(library) = stop.run_until_cancelled(self.open()).await else { return };
+        let Some(library) = stop.run_until_cancelled(self.open()).await else {
+            return self.board.stopped();
+        };
         self.tasks.spawn(library.clone().watch(stop.clone()));
         let mut changes = library.changes();
         self.board.up(Connection::Library(Prompts::new(library)));
@@ -120,7 +122,7 @@ impl Librarian {
             changes.mark_unchanged();
             self.board.changed(Topic::Prompts);
         }
-        self.board.down("it was stopped");
+        self.board.stopped();
     }
 
     async fn open(&self) -> Library {

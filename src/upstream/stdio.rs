@@ -167,6 +167,13 @@ impl Wire {
     }
 }
 
+impl Drop for Shared {
+    /// Whoever forgets a wire must not leave a child behind.
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
 /// An open request. Dropping it while it is open tells the child.
 struct Open {
     claim: Claim,
@@ -213,14 +220,14 @@ impl Reader {
             Err(why) => {
                 self.junk.count.fetch_add(1, Ordering::Relaxed);
                 let quoted = child::quote(&String::from_utf8_lossy(&line), MAX_QUOTED_CHARS);
-                tracing::debug!(line = quoted, %why, "a line on standard output is no message");
+                tracing::debug!(upstream = %self.ear.name, line = quoted, %why, "a line on standard output is no message");
                 let _ = self.junk.first.set(quoted);
                 return;
             }
         };
         for (id, outcome) in heard.answers {
             if !id.is_some_and(|id| self.ear.pending.settle(id, Ok(outcome))) {
-                tracing::debug!(?id, "an answer that nobody waits for");
+                tracing::debug!(upstream = %self.ear.name, ?id, "an answer that nobody waits for");
             }
         }
         for reply in heard.replies {
@@ -237,7 +244,8 @@ impl Reader {
         let settled = minted_id(&rest).is_some_and(|id| {
             self.ear.pending.settle(id, Err(Failure::TooLarge(self.max_message)))
         });
-        tracing::warn!(settled, limit = self.max_message, "a line over the limit was skipped");
+        let (upstream, limit) = (&self.ear.name, self.max_message);
+        tracing::warn!(%upstream, settled, limit, "a line over the limit was skipped");
     }
 }
 

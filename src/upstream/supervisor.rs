@@ -28,8 +28,6 @@ use crate::mcp::revision::Era;
 const STEADY: Duration = Duration::from_secs(30);
 /// A connection that has to be opened again after so short a life waits for its turn.
 const HASTY: Duration = Duration::from_secs(1);
-/// Why an upstream is down after the end.
-const STOPPED: &str = "it was stopped";
 /// How long a remembered era holds against the evidence.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
@@ -107,13 +105,16 @@ impl Supervisor {
                     }
                     match event {
                         Event::Stop => {
-                            self.board.down(STOPPED);
+                            self.board.stopped();
                             connection.close().await;
                             break;
                         }
                         Event::Wrong(Wrong::Stale(reason)) => {
                             tracing::info!(upstream = %self.settings.name, reason, "connecting again");
-                            self.doubt_era();
+                            // A legacy session that is over says nothing about the era.
+                            if connection.about.era() == Era::Modern {
+                                self.doubt_era();
+                            }
                             connection.abandon().await;
                             // The calls that found out are waiting for the next connection.
                             if since.elapsed() >= HASTY {
@@ -131,21 +132,16 @@ impl Supervisor {
                 break;
             }
         }
-        self.board.down(STOPPED);
+        self.board.stopped();
         self.memory.pool_stop.cancel();
     }
 
     /// Looks after an open connection until something ends it.
-    async fn watch(
-        &mut self,
-        connection: &Wired,
-        ear: &Ear,
-        stop: &CancellationToken,
-    ) -> Event {
+    async fn watch(&mut self, connection: &Wired, ear: &Ear, stop: &CancellationToken) -> Event {
         let mut listen = std::pin::pin!(connection.clone().listen());
         let mut listened = None;
         {
-            let mut settled = std::pin::pin!(ear.settle_in(connection.tells_of_changes()));
+            let mut settled = std::pin::pin!(ear.settle_in(connection.tells));
             loop {
                 tokio::select! {
                     biased;
@@ -189,8 +185,9 @@ impl Supervisor {
         let deadline = Instant::now() + self.settings.timeouts.startup;
         let mut era = self.settings.era;
         loop {
-            let child = self.dial.spawn(command).map_err(|error| {
-                Failed { reason: format!("it cannot be started: {error}"), wire: None }
+            let child = self.dial.spawn(command).map_err(|error| Failed {
+                reason: format!("it cannot be started: {error}"),
+                wire: None,
             })?;
             let ear = Ear::new(self.settings.name.clone(), self.board.changes.clone());
             let limits = &self.settings.limits;
@@ -203,7 +200,9 @@ impl Supervisor {
                     wire.close().await;
                     era = Some(Era::Legacy);
                 }
-                Err(Closed::Ended(reason) | Closed::AnotherEra(reason) | Closed::Refused(reason)) => {
+                Err(
+                    Closed::Ended(reason) | Closed::AnotherEra(reason) | Closed::Refused(reason),
+                ) => {
                     let junk = stdio.junk().map(|junk| format!("; {junk}")).unwrap_or_default();
                     return Err(Failed { reason: reason + &junk, wire: Some(wire) });
                 }

@@ -33,8 +33,8 @@ use crate::mcp::revision::{Era, Revision};
 pub(super) struct World {
     pub(super) upstream: Upstream,
     pub(super) dial: Arc<TestDial>,
-    children: mpsc::UnboundedReceiver<Peer>,
-    requests: mpsc::UnboundedReceiver<Exchange>,
+    children: mpsc::Receiver<Peer>,
+    requests: mpsc::Receiver<Exchange>,
     pub(super) tasks: TaskTracker,
     pub(super) stop: CancellationToken,
 }
@@ -86,14 +86,15 @@ pub(super) fn settings(over: Over) -> Settings {
 
 impl World {
     pub(super) fn start(settings: Settings) -> Self {
-        let (child_sender, children) = mpsc::unbounded_channel();
-        let (request_sender, requests) = mpsc::unbounded_channel();
+        let (child_sender, children) = mpsc::channel(1_000);
+        let (request_sender, requests) = mpsc::channel(1_000);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let dial = Arc::new(TestDial {
             children: child_sender,
             requests: request_sender,
             refuses: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
+            servers: TaskTracker::new(),
         });
         let upstream = Upstream::start(settings, dial.clone(), &tasks, stop.clone());
         Self { upstream, dial, children, requests, tasks, stop }
@@ -225,7 +226,8 @@ pub(super) fn call(revision: Revision) -> Call {
     Call {
         method: CallMethod::CallTool,
         subject: "t".into(),
-        params: Object::parse(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"x":1}}"#).expect("params"),
+        params: Object::parse(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"x":1}}"#)
+            .expect("params"),
         caller: Caller::plain(revision),
     }
 }
@@ -242,11 +244,12 @@ pub(super) async fn payload(reply: Reply) -> String {
 // === Dial ===
 
 pub(super) struct TestDial {
-    children: mpsc::UnboundedSender<Peer>,
-    requests: mpsc::UnboundedSender<Exchange>,
+    children: mpsc::Sender<Peer>,
+    requests: mpsc::Sender<Exchange>,
     /// Whether connections are refused and programs missing.
     pub(super) refuses: AtomicBool,
     pub(super) connections: AtomicUsize,
+    servers: TaskTracker,
 }
 
 impl Dial for TestDial {
@@ -258,9 +261,9 @@ impl Dial for TestDial {
             self.connections.fetch_add(1, Ordering::Relaxed);
             let (ours, theirs) = tokio::io::duplex(64 * 1024);
             let requests = self.requests.clone();
-            tokio::spawn(async move {
+            self.servers.spawn(async move {
                 let service = service_fn(move |request| receive(requests.clone(), request));
-                let mut server = hyper::server::conn::http1::Builder::new();
+                let server = hyper::server::conn::http1::Builder::new();
                 let _ = server.serve_connection(TokioIo::new(theirs), service).await;
             });
             Ok(Box::new(ours) as Box<dyn Stream>)
@@ -285,7 +288,7 @@ impl Dial for TestDial {
             signals: Arc::clone(&signals),
         };
         let process = Box::new(TestProcess { exit, exited, signals });
-        let _ = self.children.send(peer);
+        let _ = self.children.try_send(peer);
         let (stdin, stdout) = (Box::new(stdin), Box::new(stdout));
         Ok(Child { stdin, stdout, stderr: Some(Box::new(stderr)), process })
     }
@@ -403,7 +406,7 @@ pub(super) struct Exchange {
 }
 
 async fn receive(
-    requests: mpsc::UnboundedSender<Exchange>,
+    requests: mpsc::Sender<Exchange>,
     request: Request<Incoming>,
 ) -> Result<Answered, Infallible> {
     let (head, body) = request.into_parts();
@@ -416,7 +419,7 @@ async fn receive(
         body: serde_json::from_slice(&body).unwrap_or(Value::Null),
         response,
     };
-    let _ = requests.send(exchange);
+    let _ = requests.try_send(exchange);
     match answered.await {
         Ok(response) => Ok(response),
         // The test has dropped the exchange: it never answers.
@@ -431,7 +434,8 @@ impl Exchange {
 
     pub(super) fn reply(self, response: hyper::http::response::Builder, body: impl Into<Bytes>) {
         let (sender, response) = streaming(response);
-        let _ = sender.send(Ok(body.into()));
+        let _ = sender.try_send(Ok(body.into()));
+        drop(sender);
         let _ = self.response.send(response);
     }
 
@@ -440,7 +444,8 @@ impl Exchange {
     }
 
     pub(super) fn json(self, status: u16, body: Value) {
-        let response = Response::builder().status(status).header("content-type", "application/json");
+        let response =
+            Response::builder().status(status).header("content-type", "application/json");
         self.reply(response, body.to_string());
     }
 
@@ -453,6 +458,11 @@ impl Exchange {
         let id = self.id();
         let error = json!({ "code": code, "message": "no", "data": { "supported": [] } });
         self.json(status, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+    }
+
+    /// Waits until Weir has closed the connection without waiting for a response.
+    pub(super) async fn abandoned(&mut self) {
+        self.response.closed().await;
     }
 
     /// Begins an event stream.
@@ -474,8 +484,8 @@ impl Exchange {
 
 fn streaming(
     response: hyper::http::response::Builder,
-) -> (mpsc::UnboundedSender<io::Result<Bytes>>, Answered) {
-    let (sender, mut receiver) = mpsc::unbounded_channel::<io::Result<Bytes>>();
+) -> (mpsc::Sender<io::Result<Bytes>>, Answered) {
+    let (sender, mut receiver) = mpsc::channel::<io::Result<Bytes>>(1_000);
     let pieces = futures::stream::poll_fn(move |cx| receiver.poll_recv(cx));
     let frames = futures::StreamExt::map(pieces, |piece| piece.map(Frame::data));
     let body = BodyExt::boxed(StreamBody::new(frames));
@@ -484,12 +494,12 @@ fn streaming(
 
 /// A body that the test writes piece by piece. Dropping it ends the body properly.
 pub(super) struct Events {
-    sender: mpsc::UnboundedSender<io::Result<Bytes>>,
+    sender: mpsc::Sender<io::Result<Bytes>>,
 }
 
 impl Events {
     pub(super) fn raw(&self, text: impl Into<Bytes>) {
-        let _ = self.sender.send(Ok(text.into()));
+        let _ = self.sender.try_send(Ok(text.into()));
     }
 
     pub(super) fn send(&self, message: Value) {
@@ -498,7 +508,7 @@ impl Events {
 
     /// Breaks the connection in the middle of the body.
     pub(super) fn cut(self) {
-        let _ = self.sender.send(Err(io::Error::other("cut")));
+        let _ = self.sender.try_send(Err(io::Error::other("cut")));
     }
 
     /// Waits until Weir has closed the connection.

@@ -77,14 +77,12 @@ impl Walk<'_> {
                     listing.truncated = Some(format!("the time for a list ({:?})", self.time));
                     break;
                 }
-                Err(_) => {
-                    let method = self.kind.list_method();
-                    return Err(Failure::Broke(format!("no answer to `{method}` within {:?}", self.time)));
-                }
+                Err(_) => return Err(Failure::TimedOut(self.time)),
             };
             bytes += result.len();
-            let page = Object::parse_within(result, usize::MAX)
-                .map_err(|bad| Failure::Protocol(format!("`{}`: {bad}", self.kind.list_method())))?;
+            let page = Object::parse_within(result, usize::MAX).map_err(|bad| {
+                Failure::Protocol(format!("`{}`: {bad}", self.kind.list_method()))
+            })?;
             if let Some(ttl) = ttl(&page) {
                 listing.ttl = Some(listing.ttl.map_or(ttl, |least: Duration| least.min(ttl)));
             }
@@ -96,17 +94,18 @@ impl Walk<'_> {
             let cut_within = listing.items.len() > self.limits.max_items;
             listing.items.truncate(self.limits.max_items);
             let more = next.is_some() || cut_within;
-            listing.truncated = if cut_within || more && listing.items.len() == self.limits.max_items {
-                Some(format!("{} items", self.limits.max_items))
-            } else if more && page_number >= self.limits.max_pages {
-                Some(format!("{} pages", self.limits.max_pages))
-            } else if more && bytes > MAX_LIST_BYTES {
-                Some(format!("{} MiB", MAX_LIST_BYTES >> 20))
-            } else if more && stale >= MAX_STALE_PAGES {
-                Some(format!("{MAX_STALE_PAGES} pages without a new item"))
-            } else {
-                None
-            };
+            listing.truncated =
+                if cut_within || more && listing.items.len() == self.limits.max_items {
+                    Some(format!("{} items", self.limits.max_items))
+                } else if more && page_number >= self.limits.max_pages {
+                    Some(format!("{} pages", self.limits.max_pages))
+                } else if more && bytes > MAX_LIST_BYTES {
+                    Some(format!("{} MiB", MAX_LIST_BYTES >> 20))
+                } else if more && stale >= MAX_STALE_PAGES {
+                    Some(format!("{MAX_STALE_PAGES} pages without a new item"))
+                } else {
+                    None
+                };
             // An empty cursor is a cursor; only its absence ends the list.
             if listing.truncated.is_some() || next.is_none() {
                 break;
@@ -122,7 +121,8 @@ impl Walk<'_> {
     /// Adds the items of a page that are new and well-formed.
     fn take(&self, page: &Object, listing: &mut Listing, seen: &mut HashSet<Box<str>>) {
         let member = self.kind.list_member();
-        let items = page.get_bytes(member).and_then(|list| json::elements(&list)).unwrap_or_default();
+        let items =
+            page.get_bytes(member).and_then(|list| json::elements(&list)).unwrap_or_default();
         for definition in items {
             // One more than allowed shows that the limit cuts something off.
             if listing.items.len() > self.limits.max_items {
@@ -146,9 +146,7 @@ impl Walk<'_> {
         let (method, text) = (self.kind.list_method(), error_text(error));
         match error_code(error) {
             // It declares the topic but not this list of it.
-            Some(code::METHOD_NOT_FOUND) => {
-                Ok(End::Done(Listing::default()))
-            }
+            Some(code::METHOD_NOT_FOUND) => Ok(End::Done(Listing::default())),
             Some(code::INVALID_PARAMS) if has_cursor => Ok(End::BadCursor(text)),
             _ => Err(Failure::Protocol(format!("it refuses `{method}`: {text}"))),
         }

@@ -5,6 +5,8 @@
 //!
 //! Knows nothing of: protocol eras, and what the messages mean.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
@@ -63,7 +65,7 @@ impl Outgoing {
     /// among all requests of the connection, which is what the specification asks of a token.
     pub(super) fn write(&mut self, id: u64) -> Bytes {
         if self.notes.is_some() {
-            let mut meta = self.params.get_object("_meta").unwrap_or_else(Object::new);
+            let mut meta = self.params.get_object("_meta").unwrap_or_default();
             meta.set(meta::PROGRESS_TOKEN, id.to_string());
             self.params.set("_meta", meta.to_bytes());
         }
@@ -73,7 +75,8 @@ impl Outgoing {
 
 /// `notifications/cancelled` for request `id`.
 pub(super) fn cancelled(id: u64) -> Bytes {
-    let params = format!("{{\"requestId\":{id},\"reason\":\"nobody waits for the answer any more\"}}");
+    let params =
+        format!("{{\"requestId\":{id},\"reason\":\"nobody waits for the answer any more\"}}");
     rpc::write_notification("notifications/cancelled", params.as_bytes())
 }
 
@@ -97,6 +100,8 @@ pub(super) enum Failure {
     Refused { status: StatusCode, error: Option<Bytes> },
     /// The connection ended before the answer was there.
     Broke(String),
+    /// There was no answer within this time.
+    TimedOut(Duration),
     /// The answer was larger than this.
     TooLarge(usize),
     /// What came back is no answer.
@@ -118,6 +123,7 @@ impl From<Failure> for Error {
         match failure {
             Failure::Unsent(reason) | Failure::Stale(reason) => Self::Unavailable(reason),
             Failure::Broke(reason) => Self::Broke(reason),
+            Failure::TimedOut(time) => Self::TimedOut(time),
             Failure::TooLarge(limit) => Self::TooLarge(limit),
             Failure::Protocol(reason) => Self::Protocol(reason),
             Failure::Refused { status, .. } => {

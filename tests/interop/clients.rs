@@ -27,7 +27,7 @@ Hello, {{who}}!
 
 /// Counts what a legacy client is told of without asking.
 #[derive(Clone, Default)]
-struct Listener {
+pub(crate) struct Listener {
     prompts_changed: Arc<Notify>,
 }
 
@@ -41,17 +41,21 @@ impl ClientHandler for Listener {
     }
 }
 
-type Client = RunningService<RoleClient, Listener>;
+pub(crate) type Client = RunningService<RoleClient, Listener>;
 
-fn legacy() -> ClientLifecycleMode {
+pub(crate) fn legacy() -> ClientLifecycleMode {
     ClientLifecycleMode::Initialize
 }
 
-fn modern() -> ClientLifecycleMode {
+pub(crate) fn modern() -> ClientLifecycleMode {
     ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
 }
 
-async fn over_http(served: &Served, lifecycle: ClientLifecycleMode, listener: &Listener) -> Client {
+pub(crate) async fn over_http(
+    served: &Served,
+    lifecycle: ClientLifecycleMode,
+    listener: &Listener,
+) -> Client {
     // rmcp's client wants a TLS provider even for plain HTTP; an error means that one is there.
     let _ = tokio_rustls::rustls::crypto::aws_lc_rs::default_provider().install_default();
     let wire = StreamableHttpClientTransport::from_uri(served.endpoint.clone());
@@ -76,7 +80,7 @@ fn mixed_fleet(shop: &Shop) -> Fleet {
     fleet
 }
 
-fn object(value: Value) -> JsonObject {
+pub(crate) fn object(value: Value) -> JsonObject {
     value.as_object().unwrap().clone()
 }
 
@@ -99,7 +103,7 @@ async fn walk(client: &Client) {
     assert_eq!(greeting["messages"][0]["content"]["text"], "Hello, Ada {{who}}!");
     for (prompt, arguments) in [
         ("notes__summarize-notes", json!({ "topic": "weirs" })),
-        ("shop__describe-product", json!({ "product": "tent" })),
+        ("shop__describe-product", json!({ "product": "gauge" })),
     ] {
         let get = GetPromptRequestParams::new(prompt).with_arguments(object(arguments));
         let got = soon(client.get_prompt(get)).await.unwrap();
@@ -107,9 +111,10 @@ async fn walk(client: &Client) {
     }
 
     let reference = Reference::for_prompt("house__greeting");
-    let complete = CompleteRequestParams::new(reference, ArgumentInfo::new("who", "A"));
+    let complete = CompleteRequestParams::new(reference, ArgumentInfo::new("who", "a"));
     let completed = soon(client.complete(complete)).await.unwrap();
-    assert_eq!(completed.completion.values, ["Ada", "Alan"]);
+    // Values that begin with what was typed come before those that hold it elsewhere.
+    assert_eq!(completed.completion.values, ["Ada", "Alan", "Grace"]);
 
     let tools = soon(client.list_all_tools()).await.unwrap();
     assert!(tools.iter().any(|tool| tool.name == "shop__search_products"));
@@ -130,7 +135,8 @@ async fn walk(client: &Client) {
         assert_eq!(read["contents"][0]["uri"], *resource.uri);
     }
     let templates = soon(client.list_all_resource_templates()).await.unwrap();
-    let templates: Vec<_> = templates.iter().map(|template| template.uri_template.as_str()).collect();
+    let templates: Vec<_> =
+        templates.iter().map(|template| template.uri_template.as_str()).collect();
     assert_eq!(templates, ["note:///{id}", "product:///{id}"]);
 }
 
@@ -138,19 +144,28 @@ async fn walk(client: &Client) {
 async fn hear_of_a_change(client: &Client, listener: &Listener, fleet: &Fleet, is_modern: bool) {
     let file = fleet.folder().join("prompts/farewell.md");
     let write = || std::fs::write(&file, "---\ntitle: Farewell\n---\nGoodbye!\n").unwrap();
+    let is_listed = async || {
+        let prompts = soon(client.list_all_prompts()).await.unwrap();
+        prompts.iter().any(|prompt| prompt.name == "house__farewell")
+    };
+    assert!(!is_listed().await);
+    // Upstreams that have just come up may be announced, too: listen until it is this change.
     if is_modern {
         let filter = SubscriptionFilter::builder().prompts_list_changed().build();
         let mut changes = soon(client.listen(filter)).await.unwrap();
         write();
-        let change = soon(changes.next()).await.unwrap();
-        let expected = matches!(change, Some(ServerNotification::PromptListChangedNotification(_)));
-        assert!(expected, "{change:?}");
+        while !is_listed().await {
+            let change = soon(changes.next()).await.unwrap();
+            let expected =
+                matches!(change, Some(ServerNotification::PromptListChangedNotification(_)));
+            assert!(expected, "{change:?}");
+        }
     } else {
         write();
-        soon(listener.prompts_changed.notified()).await;
+        while !is_listed().await {
+            soon(listener.prompts_changed.notified()).await;
+        }
     }
-    let prompts = soon(client.list_all_prompts()).await.unwrap();
-    assert!(prompts.iter().any(|prompt| prompt.name == "house__farewell"), "{prompts:?}");
     std::fs::remove_file(&file).unwrap();
 }
 

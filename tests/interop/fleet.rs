@@ -27,6 +27,8 @@ pub(crate) struct Served {
     pub(crate) endpoint: String,
     child: Child,
     log: Lines<BufReader<ChildStderr>>,
+    /// What was read of the log.
+    seen: Vec<serde_json::Value>,
 }
 
 impl Fleet {
@@ -67,28 +69,38 @@ impl Fleet {
             }
         });
         let endpoint = endpoint.await;
-        Served { endpoint, child, log }
+        Served { endpoint, child, log, seen: Vec::new() }
     }
 }
 
 impl Served {
-    /// Waits until the log holds a line of this message for this upstream.
-    pub(crate) async fn logged(&mut self, message: &str, upstream: &str) -> serde_json::Value {
-        soon(async {
-            loop {
-                let line = self.log_line().await;
-                if line["message"] == message && line["upstream"] == upstream {
-                    break line;
-                }
-            }
-        })
-        .await
+    /// Waits until the log holds a line of this message for this upstream, or has held one.
+    pub(crate) async fn logged(&mut self, message: &str, upstream: &str) {
+        let fits =
+            |line: &serde_json::Value| line["message"] == message && line["upstream"] == upstream;
+        if self.seen.iter().any(fits) {
+            return;
+        }
+        soon(async { while !fits(self.log_line().await) {} }).await;
     }
 
-    /// The next line of the log.
-    pub(crate) async fn log_line(&mut self) -> serde_json::Value {
+    /// Waits until an upstream has been listed to the last kind.
+    pub(crate) async fn listed(&mut self, upstream: &str) {
+        let fits = |line: &serde_json::Value| {
+            line["message"] == "listed"
+                && line["upstream"] == upstream
+                && line["kind"] == "resource template"
+        };
+        if self.seen.iter().any(fits) {
+            return;
+        }
+        soon(async { while !fits(self.log_line().await) {} }).await;
+    }
+
+    async fn log_line(&mut self) -> &serde_json::Value {
         let line = self.log.next_line().await.unwrap().expect("the log goes on");
-        serde_json::from_str(&line).unwrap_or_default()
+        self.seen.push(serde_json::from_str(&line).unwrap_or_default());
+        &self.seen[self.seen.len() - 1]
     }
 
     /// How much memory the program occupies.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, Shop, soon};
+use crate::fleet::{Fleet, Shop};
 
 #[tokio::test]
 async fn it_is_ready_in_under_a_second_with_all_upstreams_down() {
@@ -33,16 +33,9 @@ async fn it_idles_in_under_30_mib_with_ten_http_upstreams() {
     }
     let fleet = Fleet::new(&upstreams);
     let mut served = fleet.serve().await;
-    let mut waiting: Vec<String> = (0..10).map(|number| format!("shop{number}")).collect();
-    soon(async {
-        while !waiting.is_empty() {
-            let line = served.log_line().await;
-            if line["message"] == "listed" && line["kind"] == "resource template" {
-                waiting.retain(|name| line["upstream"] != **name);
-            }
-        }
-    })
-    .await;
+    for number in 0..10 {
+        served.listed(&format!("shop{number}")).await;
+    }
     let mib = served.resident_bytes() as f64 / f64::from(1 << 20);
     println!("{mib:.1} MiB resident with ten HTTP upstreams");
     assert!(mib < 30.0, "{mib:.1} MiB");

@@ -238,8 +238,14 @@ impl CallEvents {
 
 /// One answer as an event.
 fn event(answer: Answer) -> BoxStream<'static, Result<Bytes, Broken>> {
-    let fixed = |bytes| stream::once(std::future::ready(Ok(Bytes::from_static(bytes))));
-    fixed(MESSAGE_HEAD).chain(answer.text.into_pieces()).chain(fixed(MESSAGE_TAIL)).boxed()
+    let piece = |bytes| stream::once(std::future::ready(Ok(bytes)));
+    match answer.text {
+        Text::Whole(text) => piece(write_message(&text)).boxed(),
+        arriving @ Text::Arriving(..) => piece(Bytes::from_static(MESSAGE_HEAD))
+            .chain(arriving.into_pieces())
+            .chain(piece(Bytes::from_static(MESSAGE_TAIL)))
+            .boxed(),
+    }
 }
 
 /// Ticks when a stream has been silent for so long.
@@ -252,4 +258,45 @@ pub(super) fn silence(time: Duration) -> Interval {
 pub(super) fn with_header(mut reply: Reply, name: HeaderName, value: HeaderValue) -> Reply {
     reply.headers_mut().insert(name, value);
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::call;
+    use crate::rpc::Id;
+    use http_body_util::BodyExt;
+
+    fn arriving(pieces: Vec<Result<&'static str, Broken>>) -> Answer {
+        let pieces = pieces.into_iter().map(|piece| piece.map(Bytes::from));
+        Answer::passing(&Id::from(1), call::Body::Arriving(stream::iter(pieces).boxed()))
+    }
+
+    #[tokio::test]
+    async fn a_result_that_arrives_is_one_answer() {
+        let reply = json(arriving(vec![Ok("{\"a\":"), Ok("1}")]));
+        assert_eq!(reply.body().size_hint().exact(), None);
+        let body = reply.into_body().collect().await.expect("whole");
+        assert_eq!(body.to_bytes(), r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#);
+    }
+
+    #[tokio::test]
+    async fn a_result_that_breaks_off_breaks_the_connection() {
+        let reply = json(arriving(vec![Ok("{\"a\":"), Err(Broken("gone".into()))]));
+        assert!(reply.into_body().collect().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_event_holds_a_result_that_arrives() {
+        let pieces: Vec<_> = event(arriving(vec![Ok("{}")])).collect().await;
+        let text: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.expect("whole")).collect();
+        assert_eq!(text, write_message(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#));
+    }
+
+    #[test]
+    fn who_has_to_wait_is_told_in_whole_seconds() {
+        let mut answer = arriving(Vec::new());
+        answer.retry_after = Some(Duration::from_millis(1_001));
+        assert_eq!(json(answer).headers()[RETRY_AFTER], "2");
+    }
 }

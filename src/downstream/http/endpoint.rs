@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, stream};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderName, HeaderValue};
@@ -20,12 +20,12 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use super::body::{self, Reply};
 use super::detach::Detached;
 use super::head;
+use super::streams;
 use super::wire::Busy;
 use crate::downstream::answer::{Answer, Call, Refused};
-use crate::downstream::modern::{Exchange, Listening};
-use crate::downstream::session::{InUse, Primary};
+use crate::downstream::modern::Exchange;
+use crate::downstream::session::InUse;
 use crate::downstream::{Door, batch, encode, era, legacy, modern, modern_headers, origin};
-use crate::event_stream::{KEEP_ALIVE, write_message};
 use crate::gateway::Guest;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{self, Message};
@@ -45,30 +45,27 @@ pub(super) async fn answer(
             Method::DELETE => delete(&door, &guest, &parts.headers),
             _ => body::wrong_method("POST, GET, DELETE"),
         },
-        Err(reply) => reply,
+        Err(reply) => *reply,
     };
     reply.body_mut().hold(busy);
     reply
 }
 
-fn admit(door: &Door, parts: &Parts) -> Result<Guest, Reply> {
+fn admit(door: &Door, parts: &Parts) -> Result<Guest, Box<Reply>> {
     let settings = &door.settings;
     origin::check(settings, &parts.uri, &parts.headers)
         .map_err(|stranger| body::refusal(StatusCode::FORBIDDEN, &stranger.to_string()))?;
     if parts.uri.path() != settings.path {
-        return Err(body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path"));
+        return Err(body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path").into());
     }
     if door.stop.is_cancelled() {
-        return Err(closing(body::refusal(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "shutting down; connect again",
-        )));
+        let text = "shutting down; connect again";
+        return Err(closing(body::refusal(StatusCode::SERVICE_UNAVAILABLE, text)).into());
     }
     let credentials = head::credentials(&parts.headers)
         .ok_or_else(|| body::unauthorized("the Authorization header must hold one bearer token"))?;
-    door.gateway
-        .enter(credentials)
-        .map_err(|_| body::unauthorized("these credentials are not accepted here"))
+    let entered = door.gateway.enter(credentials);
+    Ok(entered.map_err(|_| body::unauthorized("these credentials are not accepted here"))?)
 }
 
 // === POST ===
@@ -85,7 +82,7 @@ async fn post(
     }
     let text = match read(door, incoming).await {
         Ok(text) => text,
-        Err(reply) => return closing(reply),
+        Err(reply) => return closing(*reply),
     };
     if batch::is_batch(&text) {
         return post_batch(door, guest, headers, &text).await;
@@ -143,7 +140,7 @@ async fn post_modern(
             }
             () = &mut gone => body::empty(StatusCode::REQUEST_TIMEOUT),
         },
-        Exchange::Listening(listening) => listen(door, listening, gone),
+        Exchange::Listening(listening) => streams::listen(door, listening, gone),
     }
 }
 
@@ -160,7 +157,7 @@ async fn post_legacy(
     }
     let session = match session(door, guest, headers) {
         Ok(session) => session,
-        Err(reply) => return reply,
+        Err(reply) => return *reply,
     };
     match message {
         Message::Request(request) => {
@@ -186,7 +183,7 @@ async fn post_batch(door: &Arc<Door>, guest: &Guest, headers: &HeaderMap, text: 
     }
     let session = match session(door, guest, headers) {
         Ok(session) => session,
-        Err(reply) => return reply,
+        Err(reply) => return *reply,
     };
     let messages = match batch::read(session.peer.revision, text) {
         Ok(messages) => messages,
@@ -230,7 +227,7 @@ fn outlasting(door: &Door, session: InUse, call: Call) -> Call {
 }
 
 /// Reads a body in bounded space and time.
-async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, Reply> {
+async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, Box<Reply>> {
     let limit = door.settings.max_body;
     let too_large = || {
         let refused = encode::too_large("the client", limit);
@@ -238,7 +235,7 @@ async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, Reply> {
         body::json(Answer::refused(None, &refused))
     };
     if incoming.size_hint().lower() > limit as u64 {
-        return Err(too_large());
+        return Err(too_large().into());
     }
     let reading = async {
         let mut text = BytesMut::new();
@@ -248,14 +245,14 @@ async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, Reply> {
                 continue;
             };
             if text.len() + data.len() > limit {
-                return Err(too_large());
+                return Err(too_large().into());
             }
             text.extend_from_slice(&data);
         }
         Ok(text.freeze())
     };
     tokio::time::timeout(door.settings.body_timeout, reading).await.unwrap_or_else(|_| {
-        Err(body::refusal(StatusCode::REQUEST_TIMEOUT, "the body took too long"))
+        Err(body::refusal(StatusCode::REQUEST_TIMEOUT, "the body took too long").into())
     })
 }
 
@@ -276,22 +273,9 @@ async fn get(
     }
     let session = match session(door, guest, headers) {
         Ok(session) => session,
-        Err(reply) => return reply,
+        Err(reply) => return *reply,
     };
-    let changes = Changes {
-        primary: session.become_primary().await,
-        silence: body::silence(door.settings.sse_keepalive),
-        door: Arc::clone(door),
-    };
-    // A comment at once: some clients wait for the first byte before they go on.
-    let begin = stream::once(std::future::ready(Ok(Bytes::from_static(KEEP_ALIVE))));
-    let rest = stream::unfold(changes, |mut changes| async {
-        let event = changes.next().await?;
-        Some((Ok(event), changes))
-    });
-    let mut reply = body::events(begin.chain(rest));
-    reply.body_mut().until(gone);
-    reply
+    streams::changes(door, session, gone)
 }
 
 /// Ends a legacy session.
@@ -304,15 +288,15 @@ fn delete(door: &Door, guest: &Guest, headers: &HeaderMap) -> Reply {
             door.sessions.end(&session);
             body::empty(StatusCode::NO_CONTENT)
         }
-        Err(reply) => reply,
+        Err(reply) => *reply,
     }
 }
 
 /// Finds the session that a legacy request belongs to, and checks its version header against it.
-fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Reply> {
+fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Box<Reply>> {
     if !headers.contains_key(SESSION_ID) {
         let text = "no session: send `initialize` first, then the Mcp-Session-Id of its answer";
-        return Err(body::refusal(StatusCode::BAD_REQUEST, text));
+        return Err(body::refusal(StatusCode::BAD_REQUEST, text).into());
     }
     let id = head::only(headers, &HeaderName::from_static(SESSION_ID));
     let session = id.and_then(|id| door.sessions.find(guest.principal(), id));
@@ -327,60 +311,10 @@ fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Rep
         let version = version_header(headers).and_then(|text| text.parse().ok());
         if !version.is_some_and(|revision| door.settings.versions.has(revision)) {
             let text = "this MCP-Protocol-Version is not supported here";
-            return Err(body::refusal(StatusCode::BAD_REQUEST, text));
+            return Err(body::refusal(StatusCode::BAD_REQUEST, text).into());
         }
     }
     Ok(session)
-}
-
-// === Streams of changes ===
-
-/// A legacy session's primary stream.
-struct Changes {
-    primary: Primary,
-    silence: tokio::time::Interval,
-    door: Arc<Door>,
-}
-
-impl Changes {
-    async fn next(&mut self) -> Option<Bytes> {
-        let event = tokio::select! {
-            biased;
-            () = self.primary.over.cancelled() => return None,
-            () = self.door.stop.cancelled() => return None,
-            topic = self.primary.listen.next() => {
-                write_message(&rpc::write_notification(topic.notification(), b"{}"))
-            }
-            _ = self.silence.tick() => Bytes::from_static(KEEP_ALIVE),
-        };
-        self.silence.reset();
-        Some(event)
-    }
-}
-
-/// A modern listen: acknowledged first, ended with a result when the house closes.
-fn listen(door: &Arc<Door>, listening: Listening, gone: BoxFuture<'static, ()>) -> Reply {
-    let begin = write_message(&listening.acknowledged());
-    let silence = body::silence(door.settings.sse_keepalive);
-    let state = (Some(listening), silence, Arc::clone(door));
-    let rest = stream::unfold(state, |(listening, mut silence, door)| async {
-        let mut listening = listening?;
-        let event = tokio::select! {
-            biased;
-            () = door.stop.cancelled() => {
-                let end = write_message(&listening.ended());
-                return Some((Ok(end), (None, silence, door)));
-            }
-            change = listening.changed() => write_message(&change),
-            _ = silence.tick() => Bytes::from_static(KEEP_ALIVE),
-        };
-        silence.reset();
-        Some((Ok(event), (Some(listening), silence, door)))
-    });
-    let begin = stream::once(std::future::ready(Ok(begin)));
-    let mut reply = body::events(begin.chain(rest));
-    reply.body_mut().until(gone);
-    reply
 }
 
 fn version_header(headers: &HeaderMap) -> Option<&str> {

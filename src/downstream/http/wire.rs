@@ -268,6 +268,7 @@ const MAX_AHEAD: usize = 64 * 1024;
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio_util::task::TaskTracker;
 
     fn wire(buffer: usize) -> (Wire<DuplexStream>, DuplexStream) {
         let (ours, theirs) = duplex(buffer);
@@ -335,7 +336,7 @@ mod tests {
     async fn a_client_that_leaves_is_noticed_behind_what_it_sent_ahead() {
         let (mut wire, mut client) = wire(64);
         client.write_all(b"POST").await.expect("room");
-        let gone = tokio::spawn(wire.clone().gone());
+        let gone = TaskTracker::new().spawn(wire.clone().gone());
         drop(client);
         gone.await.expect("no panic");
         let mut read = Vec::new();

@@ -24,23 +24,19 @@ pub(super) fn render(
     bytes: Vec<u8>,
 ) -> Result<Box<RawValue>, String> {
     let block = match form {
-        Form::Image => Block::Image {
-            data: BASE64_STANDARD.encode(&bytes),
-            mime_type: known(path, form)?,
-        },
-        Form::Audio => Block::Audio {
-            data: BASE64_STANDARD.encode(&bytes),
-            mime_type: known(path, form)?,
-        },
+        Form::Image => {
+            Block::Image { data: BASE64_STANDARD.encode(&bytes), mime_type: known(path, form)? }
+        }
+        Form::Audio => {
+            Block::Audio { data: BASE64_STANDARD.encode(&bytes), mime_type: known(path, form)? }
+        }
         Form::Resource => {
             let uri = uri(library, path);
             let mime_type = mime_type(path);
             let resource = match String::from_utf8(bytes) {
-                Ok(text) => Resource::Text {
-                    uri,
-                    mime_type: mime_type.unwrap_or("text/plain"),
-                    text,
-                },
+                Ok(text) => {
+                    Resource::Text { uri, mime_type: mime_type.unwrap_or("text/plain"), text }
+                }
                 Err(not_text) => Resource::Blob {
                     uri,
                     mime_type: mime_type.unwrap_or("application/octet-stream"),
@@ -59,11 +55,8 @@ pub(super) fn is_audio(path: &str) -> bool {
 }
 
 fn known(path: &str, form: Form) -> Result<&'static str, String> {
-    let (family, word) = if form == Form::Image {
-        ("image/", "an image")
-    } else {
-        ("audio/", "a sound")
-    };
+    let (family, word) =
+        if form == Form::Image { ("image/", "an image") } else { ("audio/", "a sound") };
     mime_type(path)
         .filter(|mime_type| mime_type.starts_with(family))
         .ok_or_else(|| format!("`{path}` does not have the extension of {word} (embed it with `<!-- embed: … -->` if it is another file)"))
@@ -74,10 +67,7 @@ fn known(path: &str, form: Form) -> Result<&'static str, String> {
 fn uri(library: &str, path: &str) -> String {
     let mut uri = String::from("prompt-library://");
     push_encoded(&mut uri, library);
-    for segment in path
-        .split('/')
-        .filter(|segment| !matches!(*segment, "" | "."))
-    {
+    for segment in path.split('/').filter(|segment| !matches!(*segment, "" | ".")) {
         uri.push('/');
         push_encoded(&mut uri, segment);
     }
@@ -96,10 +86,7 @@ fn push_encoded(uri: &mut String, text: &str) {
 
 fn mime_type(path: &str) -> Option<&'static str> {
     let extension = path.rsplit_once('.')?.1.to_ascii_lowercase();
-    MIME_TYPES
-        .iter()
-        .find(|(known, _)| *known == extension)
-        .map(|(_, mime_type)| *mime_type)
+    MIME_TYPES.iter().find(|(known, _)| *known == extension).map(|(_, mime_type)| *mime_type)
 }
 
 #[derive(Serialize)]
@@ -184,13 +171,7 @@ mod tests {
 
     fn check(form: Form, path: &str, bytes: &[u8], expected: Result<&str, &str>) {
         let rendered = render(form, "team prompts", path, bytes.to_vec());
-        assert_eq!(
-            rendered
-                .as_ref()
-                .map(|block| block.get())
-                .map_err(String::as_str),
-            expected
-        );
+        assert_eq!(rendered.as_ref().map(|block| block.get()).map_err(String::as_str), expected);
     }
 
     #[test]

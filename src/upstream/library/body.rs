@@ -35,13 +35,8 @@ pub(super) enum Written<'a> {
 
 /// Cuts a body whose first line is `first_line` of its file.
 pub(super) fn cut<'a>(body: &'a str, first_line: usize, flaws: &mut Vec<Flaw>) -> Vec<Piece<'a>> {
-    let mut cutter = Cutter {
-        body,
-        pieces: Vec::new(),
-        role: Role::User,
-        text: 0,
-        text_line: first_line,
-    };
+    let mut cutter =
+        Cutter { body, pieces: Vec::new(), role: Role::User, text: 0, text_line: first_line };
     let mut fence: Option<(&str, usize)> = None;
     // The line of the role marker that nothing has followed yet.
     let mut unanswered = None;
@@ -68,11 +63,7 @@ pub(super) fn cut<'a>(body: &'a str, first_line: usize, flaws: &mut Vec<Flaw>) -
         match directive {
             Directive::File { form, path } => {
                 let content = Written::File { form, path };
-                cutter.pieces.push(Piece {
-                    role: cutter.role,
-                    line: number,
-                    content,
-                });
+                cutter.pieces.push(Piece { role: cutter.role, line: number, content });
             }
             Directive::Role(name) => {
                 report_unanswered(&cutter.pieces, unanswered, flaws);
@@ -91,10 +82,7 @@ pub(super) fn cut<'a>(body: &'a str, first_line: usize, flaws: &mut Vec<Flaw>) -
     cutter.end_text(body.len());
     report_unanswered(&cutter.pieces, unanswered, flaws);
     if let Some((_, line)) = fence {
-        flaws.push(Flaw {
-            line,
-            what: "this code fence is never closed".to_owned(),
-        });
+        flaws.push(Flaw { line, what: "this code fence is never closed".to_owned() });
     }
     cutter.pieces
 }
@@ -103,10 +91,7 @@ fn report_unanswered(pieces: &[Piece<'_>], marker: Option<usize>, flaws: &mut Ve
     if let Some(line) = marker
         && pieces.last().is_none_or(|last| last.line < line)
     {
-        flaws.push(Flaw {
-            line,
-            what: "no text follows this role".to_owned(),
-        });
+        flaws.push(Flaw { line, what: "no text follows this role".to_owned() });
     }
 }
 
@@ -146,17 +131,11 @@ enum Directive<'a> {
 
 fn directive(line: &str) -> Option<Directive<'_>> {
     let line = unindented(line)?;
-    if let Some(comment) = line
-        .strip_prefix("<!--")
-        .and_then(|rest| rest.strip_suffix("-->"))
-    {
+    if let Some(comment) = line.strip_prefix("<!--").and_then(|rest| rest.strip_suffix("-->")) {
         let (key, value) = comment.split_once(':')?;
         return match key.trim() {
             "role" => Some(Directive::Role(value.trim())),
-            "embed" => Some(Directive::File {
-                form: Form::Resource,
-                path: value.trim(),
-            }),
+            "embed" => Some(Directive::File { form: Form::Resource, path: value.trim() }),
             _ => None,
         };
     }
@@ -164,10 +143,7 @@ fn directive(line: &str) -> Option<Directive<'_>> {
         Some(image) => (Form::Image, image),
         None => (Form::Audio, line),
     };
-    let (_, path) = link
-        .strip_prefix('[')?
-        .strip_suffix(')')?
-        .split_once("](")?;
+    let (_, path) = link.strip_prefix('[')?.strip_suffix(')')?.split_once("](")?;
     // An address is for the reader of the text to follow: nothing is ever fetched.
     let is_file = !path.contains("](") && !path.contains("://") && !path.starts_with("data:");
     (is_file && (form == Form::Image || attachment::is_audio(path)))
@@ -177,10 +153,7 @@ fn directive(line: &str) -> Option<Directive<'_>> {
 /// The marks that open a fenced code block, if this line does.
 fn fence_of(line: &str) -> Option<&str> {
     let line = unindented(line)?;
-    let mark = line
-        .chars()
-        .next()
-        .filter(|mark| matches!(mark, '`' | '~'))?;
+    let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
     let length = line.len() - line.trim_start_matches(mark).len();
     (length >= 3 && !(mark == '`' && line[length..].contains('`'))).then(|| &line[..length])
 }
@@ -206,10 +179,8 @@ mod tests {
     fn check(body: &str, expected: &[(Role, usize, Written<'_>)]) {
         let mut flaws = Vec::new();
         let pieces = cut(body, 10, &mut flaws);
-        let pieces: Vec<_> = pieces
-            .into_iter()
-            .map(|piece| (piece.role, piece.line, piece.content))
-            .collect();
+        let pieces: Vec<_> =
+            pieces.into_iter().map(|piece| (piece.role, piece.line, piece.content)).collect();
         assert_eq!(pieces, expected);
         assert_eq!(flaws, []);
     }
@@ -217,10 +188,7 @@ mod tests {
     fn flaws(body: &str) -> Vec<(usize, String)> {
         let mut flaws = Vec::new();
         cut(body, 10, &mut flaws);
-        flaws
-            .into_iter()
-            .map(|flaw| (flaw.line, flaw.what))
-            .collect()
+        flaws.into_iter().map(|flaw| (flaw.line, flaw.what)).collect()
     }
 
     use Role::{Assistant, User};
@@ -236,11 +204,7 @@ mod tests {
     fn a_role_marker_begins_another_message() {
         check(
             "a\n\n<!-- role: assistant -->\n\nb\n<!--role:user-->\nc",
-            &[
-                (User, 10, Text("a")),
-                (Assistant, 14, Text("b")),
-                (User, 16, Text("c")),
-            ],
+            &[(User, 10, Text("a")), (Assistant, 14, Text("b")), (User, 16, Text("c"))],
         );
         check("<!-- role: assistant -->\na", &[(Assistant, 11, Text("a"))]);
     }
@@ -251,30 +215,9 @@ mod tests {
             "a\n![x](i/p.png)\n[y](s.mp3)\n<!-- embed: t.txt -->\nb ![x](p.png)",
             &[
                 (User, 10, Text("a")),
-                (
-                    User,
-                    11,
-                    File {
-                        form: Form::Image,
-                        path: "i/p.png",
-                    },
-                ),
-                (
-                    User,
-                    12,
-                    File {
-                        form: Form::Audio,
-                        path: "s.mp3",
-                    },
-                ),
-                (
-                    User,
-                    13,
-                    File {
-                        form: Form::Resource,
-                        path: "t.txt",
-                    },
-                ),
+                (User, 11, File { form: Form::Image, path: "i/p.png" }),
+                (User, 12, File { form: Form::Audio, path: "s.mp3" }),
+                (User, 13, File { form: Form::Resource, path: "t.txt" }),
                 (User, 14, Text("b ![x](p.png)")),
             ],
         );
@@ -289,10 +232,7 @@ mod tests {
             "![a](https://example.com/a.png)",
             "    ![a](b.png)",
         ] {
-            check(
-                &format!("x\n{body}"),
-                &[(User, 10, Text(&format!("x\n{body}")))],
-            );
+            check(&format!("x\n{body}"), &[(User, 10, Text(&format!("x\n{body}")))]);
         }
     }
 
@@ -307,10 +247,7 @@ mod tests {
         assert_eq!(
             flaws("a\n<!-- role: system -->\n<!-- role: user -->\n"),
             [
-                (
-                    11,
-                    "role `system` is neither `user` nor `assistant`".to_owned()
-                ),
+                (11, "role `system` is neither `user` nor `assistant`".to_owned()),
                 (11, "no text follows this role".to_owned()),
                 (12, "no text follows this role".to_owned()),
             ]

@@ -32,30 +32,22 @@ fn define_argument(argument: &WrittenArgument) -> DefinedArgument<'_> {
 /// The protocol has no fields for values and defaults, and few clients ask for completions: so the
 /// description tells them to whoever fills in the form.
 fn describe(argument: &WrittenArgument) -> String {
-    let mut sentences: Vec<String> = argument
-        .description
-        .iter()
-        .map(|text| text.trim_end().to_owned())
-        .collect();
+    let mut sentences: Vec<String> =
+        argument.description.iter().map(|text| text.trim_end().to_owned()).collect();
     let values = &argument.values.0;
     if !values.is_empty() {
-        let named = values
-            .iter()
-            .take(MAX_VALUES_NAMED)
-            .map(|(value, meaning)| match meaning {
-                Some(meaning) => format!("{value} ({meaning})"),
-                None => value.clone(),
-            });
+        let named = values.iter().take(MAX_VALUES_NAMED).map(|(value, meaning)| match meaning {
+            Some(meaning) => format!("{value} ({meaning})"),
+            None => value.clone(),
+        });
         let mut named: Vec<String> = named.collect();
         if values.len() > MAX_VALUES_NAMED {
             named.push(format!("and {} more", values.len() - MAX_VALUES_NAMED));
         }
         sentences.push(format!("Values: {}.", named.join(", ")));
     }
-    if let Some(default) = argument
-        .default
-        .as_deref()
-        .filter(|text| !text.is_empty() && !text.contains('\n'))
+    if let Some(default) =
+        argument.default.as_deref().filter(|text| !text.is_empty() && !text.contains('\n'))
     {
         sentences.push(format!("Default: {default}."));
     }

@@ -39,17 +39,10 @@ pub(super) fn parse(
     }
     check_arguments(&matter.arguments, &mut flaws);
     let definition = define(name, &matter);
-    if matter
-        .description
-        .as_ref()
-        .is_some_and(|text| text.len() > MAX_DESCRIPTION_BYTES)
-    {
+    if matter.description.as_ref().is_some_and(|text| text.len() > MAX_DESCRIPTION_BYTES) {
         flaws.push(Flaw {
             line: 1,
-            what: format!(
-                "the description is larger than {} KiB",
-                MAX_DESCRIPTION_BYTES >> 10
-            ),
+            what: format!("the description is larger than {} KiB", MAX_DESCRIPTION_BYTES >> 10),
         });
     } else if definition.len() > MAX_DEFINITION_BYTES {
         flaws.push(Flaw {
@@ -61,11 +54,8 @@ pub(super) fn parse(
         });
     }
 
-    let declared: Vec<&str> = matter
-        .arguments
-        .iter()
-        .map(|argument| argument.name.value.as_str())
-        .collect();
+    let declared: Vec<&str> =
+        matter.arguments.iter().map(|argument| argument.name.value.as_str()).collect();
     let mut composer = Composer {
         declared: &declared,
         attach,
@@ -77,20 +67,12 @@ pub(super) fn parse(
     if matter.messages.len() + pieces.len() > MAX_MESSAGES {
         composer.flaw(1, format!("there are more than {MAX_MESSAGES} messages"));
     } else {
-        matter
-            .messages
-            .iter()
-            .for_each(|message| composer.add_written(message));
-        pieces
-            .into_iter()
-            .for_each(|piece| composer.add(piece.role, piece.line, piece.content));
+        matter.messages.iter().for_each(|message| composer.add_written(message));
+        pieces.into_iter().for_each(|piece| composer.add(piece.role, piece.line, piece.content));
     }
     let messages = composer.messages;
     if messages.is_empty() && flaws.is_empty() {
-        flaws.push(Flaw {
-            line: 1,
-            what: "there is no text, and so no message".to_owned(),
-        });
+        flaws.push(Flaw { line: 1, what: "there is no text, and so no message".to_owned() });
     }
     if !flaws.is_empty() {
         flaws.sort_by_key(|flaw| flaw.line);
@@ -99,31 +81,16 @@ pub(super) fn parse(
     }
     let name = name.to_owned();
     let arguments = matter.arguments.into_iter().map(into_argument).collect();
-    Ok(Prompt {
-        name,
-        description: matter.description,
-        definition,
-        arguments,
-        messages,
-    })
+    Ok(Prompt { name, description: matter.description, definition, arguments, messages })
 }
 
 /// The text as its writer sees it: no byte order mark, and a line ends with one character.
 fn text_of(bytes: &[u8]) -> Result<String, Flaw> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        let line = 1 + bytes[..error.valid_up_to()]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count();
-        Flaw {
-            line,
-            what: "this is not UTF-8".to_owned(),
-        }
+        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+        Flaw { line, what: "this is not UTF-8".to_owned() }
     })?;
-    Ok(text
-        .strip_prefix('\u{feff}')
-        .unwrap_or(text)
-        .replace("\r\n", "\n"))
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n"))
 }
 
 fn check_arguments(arguments: &[WrittenArgument], flaws: &mut Vec<Flaw>) {
@@ -135,14 +102,8 @@ fn check_arguments(arguments: &[WrittenArgument], flaws: &mut Vec<Flaw>) {
                 what: format!("`{name}` cannot be the name of an argument: {NAME_RULE}"),
             });
         }
-        if arguments[..index]
-            .iter()
-            .any(|earlier| earlier.name.value == *name)
-        {
-            flaws.push(Flaw {
-                line,
-                what: format!("argument `{name}` is declared twice"),
-            });
+        if arguments[..index].iter().any(|earlier| earlier.name.value == *name) {
+            flaws.push(Flaw { line, what: format!("argument `{name}` is declared twice") });
         }
         if argument.required && argument.default.is_some() {
             flaws.push(Flaw {
@@ -159,19 +120,12 @@ fn into_argument(written: WrittenArgument) -> Argument {
         required: written.required,
         // A default without a text is none.
         default: written.default.filter(|text| !text.is_empty()),
-        values: written
-            .values
-            .0
-            .into_iter()
-            .map(|(value, _)| value)
-            .collect(),
+        values: written.values.0.into_iter().map(|(value, _)| value).collect(),
     }
 }
 
 fn line_of<T>(spanned: &Spanned<T>) -> usize {
-    usize::try_from(spanned.referenced.line())
-        .unwrap_or(1)
-        .max(1)
+    usize::try_from(spanned.referenced.line()).unwrap_or(1).max(1)
 }
 
 // === Composer ===
@@ -188,24 +142,11 @@ struct Composer<'a, 'b> {
 impl Composer<'_, '_> {
     fn add_written(&mut self, message: &Spanned<WrittenMessage>) {
         let line = line_of(message);
-        let WrittenMessage {
-            role,
-            text,
-            image,
-            audio,
-            embed,
-        } = &message.value;
-        let files = [
-            (Form::Image, image),
-            (Form::Audio, audio),
-            (Form::Resource, embed),
-        ];
-        let files = files.into_iter().filter_map(|(form, path)| {
-            Some(Written::File {
-                form,
-                path: path.as_deref()?,
-            })
-        });
+        let WrittenMessage { role, text, image, audio, embed } = &message.value;
+        let files = [(Form::Image, image), (Form::Audio, audio), (Form::Resource, embed)];
+        let files = files
+            .into_iter()
+            .filter_map(|(form, path)| Some(Written::File { form, path: path.as_deref()? }));
         // A block of YAML ends with a line break that is not meant.
         let text = text.as_deref().map(|text| Written::Text(text.trim_end()));
         let mut contents = text.into_iter().chain(files);
@@ -214,14 +155,10 @@ impl Composer<'_, '_> {
                 let before = self.flaws.len();
                 self.add(*role, line, content);
                 // How the YAML folds the lines of a text is not known here: the message's line it is.
-                self.flaws[before..]
-                    .iter_mut()
-                    .for_each(|flaw| flaw.line = line);
+                self.flaws[before..].iter_mut().for_each(|flaw| flaw.line = line);
             }
-            _ => self.flaw(
-                line,
-                "a message has one of `text`, `image`, `audio` and `embed`".to_owned(),
-            ),
+            _ => self
+                .flaw(line, "a message has one of `text`, `image`, `audio` and `embed`".to_owned()),
         }
     }
 
@@ -277,20 +214,13 @@ mod tests {
     }
 
     fn flaws(source: &str) -> Vec<(usize, String)> {
-        read(source)
-            .unwrap_err()
-            .into_iter()
-            .map(|flaw| (flaw.line, flaw.what))
-            .collect()
+        read(source).unwrap_err().into_iter().map(|flaw| (flaw.line, flaw.what)).collect()
     }
 
     #[test]
     fn the_file_is_the_name_of_a_prompt_that_states_none() {
         assert_eq!(definition("---\n---\ntext"), r#"{"name":"stem"}"#);
-        assert_eq!(
-            definition("\u{feff}---\r\nname: other\r\n---\r\ntext"),
-            r#"{"name":"other"}"#
-        );
+        assert_eq!(definition("\u{feff}---\r\nname: other\r\n---\r\ntext"), r#"{"name":"other"}"#);
     }
 
     #[test]
@@ -346,34 +276,17 @@ mod tests {
 
     #[test]
     fn a_prompt_without_text_and_a_file_that_is_no_text_are_refused() {
-        assert_eq!(
-            flaws("---\n---\n \n"),
-            [(1, "there is no text, and so no message".to_owned())]
-        );
+        assert_eq!(flaws("---\n---\n \n"), [(1, "there is no text, and so no message".to_owned())]);
         let flaws = parse("stem", b"---\n---\n\n\xff", &mut |_, _| Err(String::new())).unwrap_err();
-        assert_eq!(
-            flaws,
-            [Flaw {
-                line: 4,
-                what: "this is not UTF-8".to_owned()
-            }]
-        );
+        assert_eq!(flaws, [Flaw { line: 4, what: "this is not UTF-8".to_owned() }]);
     }
 
     #[test]
     fn what_a_prompt_may_hold_is_bounded() {
         let many = format!("---\n---\n{}", "![x](a.png)\n".repeat(MAX_MESSAGES + 1));
-        assert_eq!(
-            flaws(&many),
-            [(1, "there are more than 200 messages".to_owned())]
-        );
-        let long = format!(
-            "---\ndescription: {}\n---\ntext",
-            "x".repeat(MAX_DESCRIPTION_BYTES + 1)
-        );
-        assert_eq!(
-            flaws(&long),
-            [(1, "the description is larger than 16 KiB".to_owned())]
-        );
+        assert_eq!(flaws(&many), [(1, "there are more than 200 messages".to_owned())]);
+        let long =
+            format!("---\ndescription: {}\n---\ntext", "x".repeat(MAX_DESCRIPTION_BYTES + 1));
+        assert_eq!(flaws(&long), [(1, "the description is larger than 16 KiB".to_owned())]);
     }
 }

@@ -43,16 +43,8 @@ impl Template {
         declared: &[&str],
         flaws: &mut Vec<Flaw>,
     ) -> Template {
-        Parser {
-            text,
-            first_line,
-            declared,
-            flaws,
-            at: 0,
-            parts: Vec::new(),
-            open: Vec::new(),
-        }
-        .run()
+        Parser { text, first_line, declared, flaws, at: 0, parts: Vec::new(), open: Vec::new() }
+            .run()
     }
 
     /// Appends the filled text to `out`, which may not grow beyond `max` bytes: a short template that
@@ -140,10 +132,7 @@ impl Parser<'_> {
         while let Some(open) = self.open.pop() {
             self.flaw(
                 open.at,
-                format!(
-                    "`{{{{#{}}}}}` is never closed with `{{{{/{0}}}}}`",
-                    open.argument
-                ),
+                format!("`{{{{#{}}}}}` is never closed with `{{{{/{0}}}}}`", open.argument),
             );
         }
         Template { parts: self.parts }
@@ -151,14 +140,9 @@ impl Parser<'_> {
 
     /// Reads one tag; `self.at` stands behind its opening braces.
     fn tag(&mut self, braces: usize) {
-        let line_end = self.text[self.at..]
-            .find('\n')
-            .map_or(self.text.len(), |end| self.at + end);
+        let line_end = self.text[self.at..].find('\n').map_or(self.text.len(), |end| self.at + end);
         let Some(length) = self.text[self.at..line_end].find(CLOSE) else {
-            return self.flaw(
-                braces,
-                format!("`{{{{` without `}}}}` on its line; {LITERAL}"),
-            );
+            return self.flaw(braces, format!("`{{{{` without `}}}}` on its line; {LITERAL}"));
         };
         let inside = self.text[self.at..self.at + length].trim();
         self.at += length + CLOSE.len();
@@ -191,17 +175,10 @@ impl Parser<'_> {
 
     fn open_section(&mut self, name: &str, at: usize) {
         if self.open.len() == MAX_DEPTH {
-            self.flaw(
-                at,
-                format!("sections are nested more than {MAX_DEPTH} deep"),
-            );
+            self.flaw(at, format!("sections are nested more than {MAX_DEPTH} deep"));
         } else {
             let before = std::mem::take(&mut self.parts);
-            self.open.push(Open {
-                argument: name.to_owned(),
-                at,
-                before,
-            });
+            self.open.push(Open { argument: name.to_owned(), at, before });
         }
     }
 
@@ -209,10 +186,7 @@ impl Parser<'_> {
         match self.open.pop_if(|open| open.argument == name) {
             Some(open) => {
                 let parts = std::mem::replace(&mut self.parts, open.before);
-                self.parts.push(Part::Section {
-                    argument: open.argument,
-                    parts,
-                });
+                self.parts.push(Part::Section { argument: open.argument, parts });
             }
             None => self.flaw(
                 at,
@@ -277,38 +251,24 @@ mod tests {
     fn parse(text: &str) -> Result<Template, Vec<Flaw>> {
         let mut flaws = Vec::new();
         let template = Template::parse(text, 1, &DECLARED, &mut flaws);
-        if flaws.is_empty() {
-            Ok(template)
-        } else {
-            Err(flaws)
-        }
+        if flaws.is_empty() { Ok(template) } else { Err(flaws) }
     }
 
     fn fill(text: &str, given: &[(&str, &str)]) -> String {
         let mut out = String::new();
         let given = given.iter().copied().collect();
-        parse(text)
-            .unwrap()
-            .fill(&given, &mut out, 1 << 20)
-            .unwrap();
+        parse(text).unwrap().fill(&given, &mut out, 1 << 20).unwrap();
         out
     }
 
     fn flaws(text: &str) -> Vec<(usize, String)> {
-        parse(text)
-            .unwrap_err()
-            .into_iter()
-            .map(|flaw| (flaw.line, flaw.what))
-            .collect()
+        parse(text).unwrap_err().into_iter().map(|flaw| (flaw.line, flaw.what)).collect()
     }
 
     #[test]
     fn an_argument_stands_where_its_name_stood() {
         assert_eq!(
-            fill(
-                "a {{code}} b {{ focus }}{{code}}",
-                &[("code", "X"), ("focus", "Y")]
-            ),
+            fill("a {{code}} b {{ focus }}{{code}}", &[("code", "X"), ("focus", "Y")]),
             "a X b YX"
         );
     }
@@ -316,10 +276,7 @@ mod tests {
     #[test]
     fn the_text_of_an_argument_is_never_expanded() {
         let given = [("code", "{{focus}} \\{{ {{#focus}}"), ("focus", "{{code}}")];
-        assert_eq!(
-            fill("{{code}}|{{focus}}", &given),
-            "{{focus}} \\{{ {{#focus}}|{{code}}"
-        );
+        assert_eq!(fill("{{code}}|{{focus}}", &given), "{{focus}} \\{{ {{#focus}}|{{code}}");
     }
 
     #[test]
@@ -363,19 +320,11 @@ mod tests {
         let lines: Vec<usize> = found.iter().map(|(line, _)| *line).collect();
         assert_eq!(lines, [2, 2, 3, 5, 6]);
         assert!(
-            found[0]
-                .1
-                .starts_with("`{{nobody}}`: there is no argument `nobody`"),
+            found[0].1.starts_with("`{{nobody}}`: there is no argument `nobody`"),
             "{}",
             found[0].1
         );
-        assert!(
-            found[1]
-                .1
-                .starts_with("`{{a b}}` does not name an argument"),
-            "{}",
-            found[1].1
-        );
+        assert!(found[1].1.starts_with("`{{a b}}` does not name an argument"), "{}", found[1].1);
         assert_eq!(found[4].1, "`{{#focus}}` is never closed with `{{/focus}}`");
     }
 

@@ -36,19 +36,14 @@ impl Folder {
         if !root.is_dir() {
             return Err(io::Error::from(io::ErrorKind::NotADirectory));
         }
-        Ok(Folder {
-            root,
-            bytes_left: MAX_FOLDER_BYTES,
-            stamps: Stamps::default(),
-        })
+        Ok(Folder { root, bytes_left: MAX_FOLDER_BYTES, stamps: Stamps::default() })
     }
 
     /// The folder's own name, for telling one library's files from another's.
     pub(super) fn name(&self) -> String {
-        self.root.file_name().map_or_else(
-            || "library".to_owned(),
-            |name| name.to_string_lossy().into_owned(),
-        )
+        self.root
+            .file_name()
+            .map_or_else(|| "library".to_owned(), |name| name.to_string_lossy().into_owned())
     }
 
     /// The names of the prompt files, in order; one more than the bound if there are more.
@@ -77,18 +72,14 @@ impl Folder {
     pub(super) fn read_prompt(&mut self, name: &str) -> Result<Vec<u8>, String> {
         let within = inside(name)?;
         // The stamp is taken before the bytes: a change in between is seen at the next look.
-        self.stamps
-            .prompts
-            .insert(within.clone(), stamp(&self.root.join(&within)));
+        self.stamps.prompts.insert(within.clone(), stamp(&self.root.join(&within)));
         self.read(name, &within)
     }
 
     /// Reads a file that a prompt names, by its path within the folder.
     pub(super) fn read_attachment(&mut self, path: &str) -> Result<Vec<u8>, String> {
         let within = inside(path)?;
-        self.stamps
-            .attachments
-            .insert(within.clone(), stamp(&self.root.join(&within)));
+        self.stamps.attachments.insert(within.clone(), stamp(&self.root.join(&within)));
         self.read(path, &within)
     }
 
@@ -108,10 +99,7 @@ impl Folder {
             .map_err(|error| format!("`{path}`: {error}"))?;
         let length = bytes.len() as u64;
         if length > MAX_FILE_BYTES {
-            return Err(format!(
-                "`{path}` is larger than {} KiB",
-                MAX_FILE_BYTES >> 10
-            ));
+            return Err(format!("`{path}` is larger than {} KiB", MAX_FILE_BYTES >> 10));
         }
         self.bytes_left = self.bytes_left.checked_sub(length).ok_or_else(|| {
             format!(
@@ -131,11 +119,7 @@ impl Folder {
 /// The state that the folder is in now, as far as a reading that left `last` would notice.
 pub(super) fn look(dir: &Path, last: &Stamps) -> io::Result<Stamps> {
     let folder = Folder::open(dir)?;
-    let listed = folder
-        .prompt_files()?
-        .into_iter()
-        .take(MAX_PROMPT_FILES)
-        .map(PathBuf::from);
+    let listed = folder.prompt_files()?.into_iter().take(MAX_PROMPT_FILES).map(PathBuf::from);
     let stamped = |path: PathBuf| {
         let stamp = stamp(&folder.root.join(&path));
         (path, stamp)
@@ -188,25 +172,13 @@ mod tests {
             std::os::unix::fs::symlink("../secret.txt", inner.join("link.txt")).unwrap();
             std::os::unix::fs::symlink("..", inner.join("up")).unwrap();
         }
-        Folder::open(&inner)
-            .unwrap()
-            .read_attachment(path)
-            .unwrap_err()
+        Folder::open(&inner).unwrap().read_attachment(path).unwrap_err()
     }
 
     #[test]
     fn no_path_leaves_the_folder() {
-        for path in [
-            "../secret.txt",
-            "sub/../../secret.txt",
-            "/etc/passwd",
-            "..",
-            "sub\\..\\x",
-        ] {
-            assert_eq!(
-                refused(path),
-                format!("`{path}` is not a path within the folder")
-            );
+        for path in ["../secret.txt", "sub/../../secret.txt", "/etc/passwd", "..", "sub\\..\\x"] {
+            assert_eq!(refused(path), format!("`{path}` is not a path within the folder"));
         }
         assert_eq!(refused(""), "the path of the file is missing");
         assert_eq!(refused("sub"), "`sub` is not a file");
@@ -216,10 +188,7 @@ mod tests {
     #[test]
     fn a_link_out_of_the_folder_is_refused() {
         assert_eq!(refused("link.txt"), "`link.txt` leads out of the folder");
-        assert_eq!(
-            refused("up/secret.txt"),
-            "`up/secret.txt` leads out of the folder"
-        );
+        assert_eq!(refused("up/secret.txt"), "`up/secret.txt` leads out of the folder");
     }
 
     #[cfg(unix)]
@@ -232,27 +201,17 @@ mod tests {
         std::os::unix::fs::symlink("..2026", dir.path().join("..data")).unwrap();
         std::os::unix::fs::symlink("..data/a.md", dir.path().join("a.md")).unwrap();
         let mut folder = Folder::open(dir.path()).unwrap();
-        assert_eq!(
-            folder.prompt_files().unwrap(),
-            BTreeSet::from(["a.md".to_owned()])
-        );
+        assert_eq!(folder.prompt_files().unwrap(), BTreeSet::from(["a.md".to_owned()]));
         assert_eq!(folder.read_prompt("a.md").unwrap(), b"text");
     }
 
     #[test]
     fn files_and_folders_are_bounded() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(
-            dir.path().join("large"),
-            vec![0; (MAX_FILE_BYTES + 1) as usize],
-        )
-        .unwrap();
+        fs::write(dir.path().join("large"), vec![0; (MAX_FILE_BYTES + 1) as usize]).unwrap();
         fs::write(dir.path().join("fits"), vec![0; MAX_FILE_BYTES as usize]).unwrap();
         let mut folder = Folder::open(dir.path()).unwrap();
-        assert_eq!(
-            folder.read_attachment("large").unwrap_err(),
-            "`large` is larger than 1024 KiB"
-        );
+        assert_eq!(folder.read_attachment("large").unwrap_err(), "`large` is larger than 1024 KiB");
         for _ in 0..32 {
             folder.read_attachment("fits").unwrap();
         }
@@ -268,12 +227,8 @@ mod tests {
         for name in ["b.md", "a.md", ".hidden.md", "README.md", "a.md~", "a.txt"] {
             fs::write(dir.path().join(name), "").unwrap();
         }
-        let listed: Vec<String> = Folder::open(dir.path())
-            .unwrap()
-            .prompt_files()
-            .unwrap()
-            .into_iter()
-            .collect();
+        let listed: Vec<String> =
+            Folder::open(dir.path()).unwrap().prompt_files().unwrap().into_iter().collect();
         assert_eq!(listed, ["a.md", "b.md"]);
     }
 

@@ -108,10 +108,7 @@ pub(super) fn split(source: &str) -> Result<(FrontMatter, &str, usize), Flaw> {
     } else {
         "the front matter is never closed by a second line of `---`"
     };
-    Err(Flaw {
-        line: 1,
-        what: what.to_owned(),
-    })
+    Err(Flaw { line: 1, what: what.to_owned() })
 }
 
 /// Parses the YAML, with the mark before it, so that the lines it counts are those of the file.
@@ -139,10 +136,7 @@ fn parse(yaml: &str) -> Result<FrontMatter, Flaw> {
     serde_saphyr::from_str_with_options(yaml, options).map_err(|error| {
         let location = error.location();
         let line = location.map_or(1, |location| usize::try_from(location.line()).unwrap_or(1));
-        Flaw {
-            line: line.max(1),
-            what: describe(error.without_snippet()),
-        }
+        Flaw { line: line.max(1), what: describe(error.without_snippet()) }
     })
 }
 
@@ -161,10 +155,7 @@ fn describe(error: &serde_saphyr::Error) -> String {
             let place = other
                 .location()
                 .map(|at| format!(" at line {}, column {}", at.line(), at.column()));
-            place
-                .and_then(|place| text.strip_suffix(&place))
-                .unwrap_or(&text)
-                .to_owned()
+            place.and_then(|place| text.strip_suffix(&place)).unwrap_or(&text).to_owned()
         }
     }
 }
@@ -181,10 +172,7 @@ mod tests {
     #[test]
     fn the_body_begins_behind_the_second_mark() {
         let (matter, body, line) = split("---\nname: a\n---\nb\n---\nc").unwrap();
-        assert_eq!(
-            (matter.name.unwrap().value.as_str(), body, line),
-            ("a", "b\n---\nc", 4)
-        );
+        assert_eq!((matter.name.unwrap().value.as_str(), body, line), ("a", "b\n---\nc", 4));
         let (matter, body, line) = split("---\n# nothing\n---\n").unwrap();
         assert!(matter.name.is_none());
         assert_eq!((body, line), ("", 4));
@@ -194,41 +182,26 @@ mod tests {
     fn values_are_a_list_or_a_mapping_and_stay_as_written() {
         let source = "---\narguments:\n- {name: a, values: [1.10, no, x]}\n- name: b\n  values:\n    0x1: one\n    true:\n---\n";
         let (matter, ..) = split(source).unwrap();
-        let values: Vec<_> = matter
-            .arguments
-            .into_iter()
-            .map(|argument| argument.values.0)
-            .collect();
+        let values: Vec<_> =
+            matter.arguments.into_iter().map(|argument| argument.values.0).collect();
         let plain = |value: &str| (value.to_owned(), None);
         assert_eq!(values[0], [plain("1.10"), plain("no"), plain("x")]);
-        assert_eq!(
-            values[1],
-            [("0x1".to_owned(), Some("one".to_owned())), plain("true")]
-        );
+        assert_eq!(values[1], [("0x1".to_owned(), Some("one".to_owned())), plain("true")]);
     }
 
     #[test]
     fn front_matter_that_is_missing_or_open_is_reported() {
         assert_eq!(
             flaw("text"),
-            (
-                1,
-                "there is no front matter: the first line must be `---`".to_owned()
-            )
+            (1, "there is no front matter: the first line must be `---`".to_owned())
         );
         assert_eq!(
             flaw(""),
-            (
-                1,
-                "there is no front matter: the first line must be `---`".to_owned()
-            )
+            (1, "there is no front matter: the first line must be `---`".to_owned())
         );
         assert_eq!(
             flaw("---\nname: a\n"),
-            (
-                1,
-                "the front matter is never closed by a second line of `---`".to_owned()
-            )
+            (1, "the front matter is never closed by a second line of `---`".to_owned())
         );
     }
 
@@ -238,17 +211,9 @@ mod tests {
         let budget = "anchors, aliases, or more than a front matter may hold";
         for (source, line, what) in [
             ("---\nname: a\ntitel: b\n---\n", 3, unknown),
-            (
-                "---\nname: a\nname: b\n---\n",
-                3,
-                "key `name` stands here twice",
-            ),
+            ("---\nname: a\nname: b\n---\n", 3, "key `name` stands here twice"),
             ("---\nname: [a\n---\n", 2, "expected string scalar"),
-            (
-                "---\narguments:\n- title: x\n---\n",
-                3,
-                "missing field `name`",
-            ),
+            ("---\narguments:\n- title: x\n---\n", 3, "missing field `name`"),
             ("---\nname: &a x\n---\n", 2, budget),
             ("---\nversion: {a: b}\n---\n", 2, "expected string scalar"),
         ] {

@@ -59,9 +59,7 @@ impl Prompt {
                 Content::Rendered(block) => Block::Rendered(block),
                 Content::Text(template) => {
                     let mut text = String::new();
-                    template
-                        .fill(&given, &mut text, room)
-                        .map_err(|_| TOO_LARGE)?;
+                    template.fill(&given, &mut text, room).map_err(|_| TOO_LARGE)?;
                     room -= text.len();
                     // A message that is all section says nothing when the section is left out.
                     if text.trim().is_empty() {
@@ -70,21 +68,12 @@ impl Prompt {
                     Block::Text { kind: "text", text }
                 }
             };
-            messages.push(RenderedMessage {
-                role: message.role,
-                content,
-            });
+            messages.push(RenderedMessage { role: message.role, content });
         }
-        let answer = to_bytes(&GetPromptResult {
-            description: self.description.as_deref(),
-            messages,
-        });
+        let answer =
+            to_bytes(&GetPromptResult { description: self.description.as_deref(), messages });
         // Escapes can make a text six times as long.
-        if answer.len() > MAX_ANSWER_BYTES {
-            Err(TOO_LARGE)
-        } else {
-            Ok(answer)
-        }
+        if answer.len() > MAX_ANSWER_BYTES { Err(TOO_LARGE) } else { Ok(answer) }
     }
 
     /// The arguments that have a text. An empty one counts as not given: a client's form has a field
@@ -95,15 +84,11 @@ impl Prompt {
     ) -> Result<BTreeMap<&'a str, &'a str>, Refusal> {
         let mut given = BTreeMap::new();
         for argument in &self.arguments {
-            let sent = arguments
-                .get(&argument.name)
-                .filter(|text| !text.is_empty());
+            let sent = arguments.get(&argument.name).filter(|text| !text.is_empty());
             match sent.or(argument.default.as_ref()) {
                 Some(text) => drop(given.insert(argument.name.as_str(), text.as_str())),
                 None if argument.required => {
-                    return Err(Refusal::MissingArgument {
-                        argument: argument.name.clone(),
-                    });
+                    return Err(Refusal::MissingArgument { argument: argument.name.clone() });
                 }
                 None => {}
             }
@@ -114,10 +99,7 @@ impl Prompt {
     /// The `CompleteResult` for one argument: values that begin with the prefix come before those that
     /// only contain it, each group in the writer's order.
     pub(super) fn complete(&self, argument: &str, prefix: &str) -> Result<Bytes, Refusal> {
-        let Some(argument) = self
-            .arguments
-            .iter()
-            .find(|declared| declared.name == argument)
+        let Some(argument) = self.arguments.iter().find(|declared| declared.name == argument)
         else {
             return Err(Refusal::UnknownArgument {
                 prompt: self.name.clone(),
@@ -137,11 +119,7 @@ impl Prompt {
         let total = values.len();
         values.truncate(MAX_COMPLETIONS);
         Ok(to_bytes(&CompleteResult {
-            completion: Completion {
-                values,
-                total,
-                has_more: total > MAX_COMPLETIONS,
-            },
+            completion: Completion { values, total, has_more: total > MAX_COMPLETIONS },
         }))
     }
 }
@@ -210,9 +188,7 @@ struct Completion<'a> {
     has_more: bool,
 }
 
-const TOO_LARGE: Refusal = Refusal::TooLarge {
-    limit_bytes: MAX_ANSWER_BYTES,
-};
+const TOO_LARGE: Refusal = Refusal::TooLarge { limit_bytes: MAX_ANSWER_BYTES };
 
 /// What the gateway takes from any upstream in one message.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -227,17 +203,11 @@ mod tests {
     use super::*;
 
     fn prompt(source: &str) -> Prompt {
-        file::parse("p", source.as_bytes(), &mut |_, _| {
-            Err("no files here".to_owned())
-        })
-        .unwrap()
+        file::parse("p", source.as_bytes(), &mut |_, _| Err("no files here".to_owned())).unwrap()
     }
 
     fn arguments(given: &[(&str, &str)]) -> BTreeMap<String, String> {
-        given
-            .iter()
-            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
-            .collect()
+        given.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
     }
 
     fn get(source: &str, given: &[(&str, &str)]) -> Result<String, Refusal> {
@@ -261,49 +231,31 @@ mod tests {
     fn an_empty_argument_is_one_that_is_not_given_and_a_blank_message_is_left_out() {
         let expected = r#"{"description":"D","messages":[{"role":"user","content":{"type":"text","text":"1 dflt"}}]}"#;
         assert_eq!(get(TWO, &[("a", "1")]).unwrap(), expected);
-        assert_eq!(
-            get(TWO, &[("a", "1"), ("b", ""), ("c", "")]).unwrap(),
-            expected
-        );
+        assert_eq!(get(TWO, &[("a", "1"), ("b", ""), ("c", "")]).unwrap(), expected);
     }
 
     #[test]
     fn a_missing_argument_is_named() {
         for given in [&[("b", "2")][..], &[("a", "")][..]] {
             let refusal = get(TWO, given).unwrap_err();
-            assert_eq!(
-                refusal,
-                Refusal::MissingArgument {
-                    argument: "a".to_owned()
-                }
-            );
+            assert_eq!(refusal, Refusal::MissingArgument { argument: "a".to_owned() });
             assert_eq!(refusal.to_string(), "missing required argument `a`");
         }
     }
 
     #[test]
     fn an_argument_that_is_not_declared_is_not_looked_at() {
-        assert_eq!(
-            get(TWO, &[("a", "1"), ("zzz", "{{a}}")]),
-            get(TWO, &[("a", "1")])
-        );
+        assert_eq!(get(TWO, &[("a", "1"), ("zzz", "{{a}}")]), get(TWO, &[("a", "1")]));
     }
 
     #[test]
     fn an_answer_is_bounded_before_it_is_made() {
-        let source = format!(
-            "---\narguments: [{{name: a}}]\n---\n{}",
-            "{{a}}".repeat(1000)
-        );
+        let source = format!("---\narguments: [{{name: a}}]\n---\n{}", "{{a}}".repeat(1000));
         let long = "x".repeat(1 << 20);
         assert_eq!(get(&source, &[("a", &long)]).unwrap_err(), TOO_LARGE);
         let escaped = "\u{1}".repeat(2 << 20);
         assert_eq!(
-            get(
-                "---\narguments: [{name: a}]\n---\n{{a}}",
-                &[("a", &escaped)]
-            )
-            .unwrap_err(),
+            get("---\narguments: [{name: a}]\n---\n{{a}}", &[("a", &escaped)]).unwrap_err(),
             TOO_LARGE
         );
     }
@@ -313,10 +265,7 @@ mod tests {
             "---\narguments:\n- {name: lang, values: [TypeScript, Rust, JavaScript, scheme]}\n- name: free\n---\nx",
         );
         let answer = prompt.complete("lang", prefix).unwrap();
-        assert_eq!(
-            String::from_utf8_lossy(&answer),
-            format!(r#"{{"completion":{expected}}}"#)
-        );
+        assert_eq!(String::from_utf8_lossy(&answer), format!(r#"{{"completion":{expected}}}"#));
     }
 
     #[test]
@@ -341,18 +290,12 @@ mod tests {
             values.join(",")
         ));
         let answer = String::from_utf8(prompt.complete("a", "v").unwrap().to_vec()).unwrap();
-        assert!(
-            answer.ends_with(r#""v99"],"total":150,"hasMore":true}}"#),
-            "{answer}"
-        );
+        assert!(answer.ends_with(r#""v99"],"total":150,"hasMore":true}}"#), "{answer}");
         assert_eq!(
             &prompt.complete("b", "").unwrap()[..],
             br#"{"completion":{"values":[],"total":0,"hasMore":false}}"#
         );
-        let unknown = Refusal::UnknownArgument {
-            prompt: "p".to_owned(),
-            argument: "z".to_owned(),
-        };
+        let unknown = Refusal::UnknownArgument { prompt: "p".to_owned(), argument: "z".to_owned() };
         assert_eq!(prompt.complete("z", ""), Err(unknown));
     }
 

@@ -53,13 +53,12 @@ impl Shelf {
                         let what = format!("the name `{}` is taken by {}", prompt.name, first.file);
                         bad.push((file, vec![Flaw { line: 1, what }]));
                     }
-                    None => drop(prompts.insert(
-                        prompt.name.clone(),
-                        Shelved {
-                            file,
-                            prompt: Arc::new(prompt),
-                        },
-                    )),
+                    None => {
+                        drop(prompts.insert(
+                            prompt.name.clone(),
+                            Shelved { file, prompt: Arc::new(prompt) },
+                        ))
+                    }
                 },
             }
         }
@@ -77,20 +76,10 @@ impl Shelf {
                 kept: is_kept,
             }));
             if let Some(prompt) = kept {
-                prompts.insert(
-                    prompt.name.clone(),
-                    Shelved {
-                        file,
-                        prompt: Arc::clone(prompt),
-                    },
-                );
+                prompts.insert(prompt.name.clone(), Shelved { file, prompt: Arc::clone(prompt) });
             }
         }
-        Ok(Shelf {
-            prompts,
-            problems,
-            stamps: folder.into_stamps(),
-        })
+        Ok(Shelf { prompts, problems, stamps: folder.into_stamps() })
     }
 
     /// The prompts, sorted by name.
@@ -101,9 +90,7 @@ impl Shelf {
     pub(super) fn find(&self, name: &str) -> Result<&Prompt, Refusal> {
         match self.prompts.get(name) {
             Some(shelved) => Ok(&shelved.prompt),
-            None => Err(Refusal::UnknownPrompt {
-                name: name.to_owned(),
-            }),
+            None => Err(Refusal::UnknownPrompt { name: name.to_owned() }),
         }
     }
 
@@ -123,11 +110,7 @@ impl Shelf {
 
     /// Logs the problems that were not there in the last reading.
     pub(super) fn log_problems(&self, last: &[Problem]) {
-        for problem in self
-            .problems
-            .iter()
-            .filter(|problem| !last.contains(problem))
-        {
+        for problem in self.problems.iter().filter(|problem| !last.contains(problem)) {
             let outcome = if problem.kept {
                 "keeping the last good version"
             } else {
@@ -138,17 +121,12 @@ impl Shelf {
     }
 
     fn of_file(&self, file: &str) -> Option<&Arc<Prompt>> {
-        self.prompts
-            .values()
-            .find(|shelved| shelved.file == file)
-            .map(|shelved| &shelved.prompt)
+        self.prompts.values().find(|shelved| shelved.file == file).map(|shelved| &shelved.prompt)
     }
 }
 
 fn read_file(folder: &mut Folder, library: &str, file: &str) -> Result<Prompt, Vec<Flaw>> {
-    let bytes = folder
-        .read_prompt(file)
-        .map_err(|what| vec![Flaw { line: 1, what }])?;
+    let bytes = folder.read_prompt(file).map_err(|what| vec![Flaw { line: 1, what }])?;
     let stem = file.strip_suffix(".md").unwrap_or(file);
     file::parse(stem, &bytes, &mut |form, path| {
         let bytes = folder.read_attachment(path)?;

@@ -48,12 +48,7 @@ struct Round {
 impl Watch {
     pub(super) fn new(library: Library) -> Watch {
         let (events, _) = watch::channel(());
-        Watch {
-            library,
-            events,
-            kernel: None,
-            has_vanished: false,
-        }
+        Watch { library, events, kernel: None, has_vanished: false }
     }
 
     /// Ends only when `stop` fires, and then at once, even while the disk hangs.
@@ -102,27 +97,13 @@ impl Watch {
         spawn_blocking(move || {
             let (dir, last) = (&library.inner.dir, library.shelf());
             // Listening begins before looking, so that no change falls in between.
-            let kernel = if deaf {
-                listen(dir, events.clone())
-            } else {
-                None
-            };
+            let kernel = if deaf { listen(dir, events.clone()) } else { None };
             // What was changed before the kernel was listening may look the same: clocks of files are coarse.
             if !told && kernel.is_none() && folder::look(dir, last.stamps())? == *last.stamps() {
-                return Ok(Round {
-                    shelf: None,
-                    kernel,
-                });
+                return Ok(Round { shelf: None, kernel });
             }
-            let kernel = if told || deaf {
-                kernel
-            } else {
-                listen(dir, events)
-            };
-            Ok(Round {
-                shelf: Some(Shelf::read(dir, Some(&last))?),
-                kernel,
-            })
+            let kernel = if told || deaf { kernel } else { listen(dir, events) };
+            Ok(Round { shelf: Some(Shelf::read(dir, Some(&last))?), kernel })
         })
         .await
     }
@@ -203,13 +184,7 @@ mod tests {
             let library = Library::open(&dir.path().join("prompts")).unwrap();
             let (changes, stop) = (library.changes(), CancellationToken::new());
             let task = tokio::spawn(library.clone().watch(stop.clone()));
-            Watched {
-                dir,
-                library,
-                changes,
-                stop,
-                task,
-            }
+            Watched { dir, library, changes, stop, task }
         }
 
         fn path(&self, name: &str) -> std::path::PathBuf {
@@ -217,10 +192,7 @@ mod tests {
         }
 
         fn text(&self, name: &str) -> String {
-            let answer = self
-                .library
-                .get(name, &BTreeMap::new())
-                .map(|answer| answer.to_vec());
+            let answer = self.library.get(name, &BTreeMap::new()).map(|answer| answer.to_vec());
             answer.map_or_else(
                 |refusal| refusal.to_string(),
                 |answer| String::from_utf8(answer).unwrap(),
@@ -231,19 +203,13 @@ mod tests {
         async fn becomes(&mut self, text: &str) {
             let deadline = Duration::from_secs(30);
             while !self.text("a").contains(text) {
-                tokio::time::timeout(deadline, self.changes.changed())
-                    .await
-                    .unwrap()
-                    .unwrap();
+                tokio::time::timeout(deadline, self.changes.changed()).await.unwrap().unwrap();
             }
         }
 
         async fn end(self) {
             self.stop.cancel();
-            tokio::time::timeout(Duration::from_secs(30), self.task)
-                .await
-                .unwrap()
-                .unwrap();
+            tokio::time::timeout(Duration::from_secs(30), self.task).await.unwrap().unwrap();
         }
     }
 
@@ -301,36 +267,21 @@ mod tests {
     #[tokio::test]
     async fn a_folder_that_vanishes_keeps_its_prompts_and_may_come_back() {
         let mut watched = Watched::start(&[("a.md", "---\n---\none")]);
-        fs::rename(
-            watched.dir.path().join("prompts"),
-            watched.dir.path().join("away"),
-        )
-        .unwrap();
-        let round = Watch::new(watched.library.clone())
-            .round(true)
-            .await
-            .unwrap();
+        fs::rename(watched.dir.path().join("prompts"), watched.dir.path().join("away")).unwrap();
+        let round = Watch::new(watched.library.clone()).round(true).await.unwrap();
         assert!(round.is_err());
         assert!(watched.text("a").contains("one"));
         fs::create_dir(watched.dir.path().join("new")).unwrap();
         fs::write(watched.dir.path().join("new/a.md"), "---\n---\ntwo").unwrap();
-        fs::rename(
-            watched.dir.path().join("new"),
-            watched.dir.path().join("prompts"),
-        )
-        .unwrap();
+        fs::rename(watched.dir.path().join("new"), watched.dir.path().join("prompts")).unwrap();
         watched.becomes("two").await;
         watched.end().await;
     }
 
     #[test]
     fn reading_the_folder_is_not_taken_for_a_change() {
-        assert!(!is_change(EventKind::Access(AccessKind::Open(
-            AccessMode::Any
-        ))));
-        assert!(is_change(EventKind::Access(AccessKind::Close(
-            AccessMode::Write
-        ))));
+        assert!(!is_change(EventKind::Access(AccessKind::Open(AccessMode::Any))));
+        assert!(is_change(EventKind::Access(AccessKind::Close(AccessMode::Write))));
         assert!(is_change(EventKind::Other));
     }
 }

@@ -1,0 +1,576 @@
+//! Calls: what is sent, what comes back, and how they end otherwise.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::mcp::call::{Body, Call, Outcome};
+use crate::mcp::kind::Kind;
+use crate::mcp::note::Notes;
+use crate::mcp::revision::{Era, Revision};
+use crate::upstream::Error;
+use crate::upstream::testing::{Events, Exchange, Over, Peer, World, call, payload, settings};
+
+const LEGACY: Revision = Revision::V2025_11_25;
+const MODERN: Revision = Revision::V2026_07_28;
+
+/// A server in one of the four combinations, and the call that it got.
+enum Server {
+    Stdio(Box<Peer>, Value),
+    Http(Events, Value),
+}
+
+impl Server {
+    fn request(&self) -> &Value {
+        match self {
+            Self::Stdio(_, request) | Self::Http(_, request) => request,
+        }
+    }
+
+    async fn send(&mut self, message: Value) {
+        match self {
+            Self::Stdio(peer, _) => peer.send(message).await,
+            Self::Http(events, _) => events.send(message),
+        }
+    }
+
+    async fn progress(&mut self, progress: u64) {
+        let token = self.request()["params"]["_meta"]["progressToken"].clone();
+        let params = json!({ "progressToken": token, "progress": progress });
+        let method = "notifications/progress";
+        self.send(json!({ "jsonrpc": "2.0", "method": method, "params": params })).await;
+    }
+
+    async fn answer(&mut self, result: Value) {
+        let id = self.request()["id"].clone();
+        self.send(json!({ "jsonrpc": "2.0", "id": id, "result": result })).await;
+    }
+
+    /// Checks that the call was cancelled the way that wire and era want it.
+    async fn hears_the_cancel(self, world: &mut World, era: Era) {
+        let id = self.request()["id"].clone();
+        let cancelled = match self {
+            Self::Stdio(mut peer, _) => peer.read().await,
+            Self::Http(events, _) => {
+                events.closed().await;
+                if era == Era::Modern {
+                    assert!(world.is_quiet().await, "closing the stream says it all");
+                    return;
+                }
+                let cancelled = world.post().await;
+                assert_eq!(cancelled.headers["mcp-session-id"], "s1");
+                let body = cancelled.body.clone();
+                cancelled.status(202);
+                body
+            }
+        };
+        assert_eq!(cancelled["method"], "notifications/cancelled");
+        assert_eq!(cancelled["params"]["requestId"], id);
+    }
+}
+
+/// Does `check` in the four combinations, with a call under way.
+async fn in_all_cells(
+    wanted: bool,
+    check: impl AsyncFn(&mut World, Server, Running, crate::mcp::note::NoteStream, Era),
+) {
+    for era in [Era::Legacy, Era::Modern] {
+        for over in [Over::Stdio, Over::Http] {
+            let (notes, stream) = Notes::channel();
+            let mut asked = call(LEGACY);
+            if wanted {
+                asked.caller.notes = notes;
+            }
+            let (mut world, peer) = match over {
+                Over::Stdio => {
+                    let (world, peer) = World::stdio(era).await;
+                    (world, Some(peer))
+                }
+                Over::Http => (World::http(era).await, None),
+            };
+            let running = Running::start(&world, asked);
+            let server = match peer {
+                Some(mut peer) => {
+                    let request = peer.read().await;
+                    Server::Stdio(Box::new(peer), request)
+                }
+                None => {
+                    let request = world.post().await;
+                    let body = request.body.clone();
+                    Server::Http(request.events(), body)
+                }
+            };
+            check(&mut world, server, running, stream, era).await;
+            world.finish().await;
+        }
+    }
+}
+
+/// A call that runs beside the test.
+struct Running(tokio::task::JoinHandle<Result<String, Error>>);
+
+impl Running {
+    fn start(world: &World, call: Call) -> Self {
+        let upstream = world.upstream.clone();
+        Self(world.tasks.spawn(async move { Ok(payload(upstream.call(call).await?).await) }))
+    }
+
+    async fn end(self) -> Result<String, Error> {
+        self.0.await.expect("the call was not aborted")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_comes_back_as_it_was_sent() {
+    in_all_cells(false, async |_, mut server, running, _, _| {
+        assert!(server.request()["params"]["_meta"].get("progressToken").is_none());
+        assert_eq!(server.request()["params"]["_meta"]["x"], 1);
+        server.answer(json!({ "content": [], "odd": 1.0 })).await;
+        assert_eq!(running.end().await.expect("a reply"), r#"{"content":[],"odd":1.0}"#);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_to_others_are_ignored() {
+    in_all_cells(false, async |_, mut server, running, _, _| {
+        let id = server.request()["id"].as_u64().expect("a number");
+        for other in [json!(id + 1), json!(id.to_string()), json!(-1)] {
+            server.send(json!({ "jsonrpc": "2.0", "id": other, "result": "wrong" })).await;
+        }
+        server.answer(json!("right")).await;
+        assert_eq!(running.end().await.expect("a reply"), "\"right\"");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_reaches_the_caller_and_keeps_the_call_alive() {
+    in_all_cells(true, async |_, mut server, running, mut notes, _| {
+        for step in 1..=5 {
+            tokio::time::sleep(Duration::from_secs(50)).await;
+            server.progress(step).await;
+            let note = notes.next().await;
+            assert_eq!(note.to_bytes(), format!(r#"{{"progress":{step}}}"#));
+        }
+        server.answer(json!({})).await;
+        assert_eq!(running.end().await.expect("a reply"), "{}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_ends_at_its_longest_whatever_its_progress() {
+    in_all_cells(true, async |world, mut server, running, _, era| {
+        let start = Instant::now();
+        for step in 1..=11 {
+            server.progress(step).await;
+            tokio::time::sleep(Duration::from_secs(50)).await;
+        }
+        server.progress(12).await;
+        let error = running.end().await.expect_err("too late");
+        assert!(matches!(error, Error::TimedOut(_)), "{error}");
+        assert_eq!(start.elapsed().as_secs(), 600);
+        server.hears_the_cancel(world, era).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_call_times_out_and_is_cancelled() {
+    in_all_cells(false, async |world, server, running, _, era| {
+        let start = Instant::now();
+        let error = running.end().await.expect_err("too late");
+        assert!(matches!(error, Error::TimedOut(_)), "{error}");
+        assert_eq!(start.elapsed().as_secs(), 60);
+        server.hears_the_cancel(world, era).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_call_is_cancelled_at_the_server() {
+    in_all_cells(false, async |world, server, running, _, era| {
+        running.0.abort();
+        server.hears_the_cancel(world, era).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modern_server_gets_the_callers_context_in_body_and_headers() {
+    let mut world = World::http(Era::Modern).await;
+    let mut asked = call(MODERN);
+    asked.params.set("name", "\"t\u{e4}\"");
+    asked.caller.info = Some(r#"{"name":"ide"}"#.into());
+    asked.caller.capabilities = r#"{"sampling":{}}"#.into();
+    let running = Running::start(&world, asked);
+    let request = world.post().await;
+    assert_eq!(request.uri, "/mcp?x=1");
+    assert_eq!(request.headers["host"], "upstream.test");
+    assert_eq!(request.headers["accept"], "application/json, text/event-stream");
+    assert_eq!(request.headers["mcp-protocol-version"], "2026-07-28");
+    assert_eq!(request.headers["mcp-method"], "tools/call");
+    assert_eq!(request.headers["mcp-name"], "=?base64?dMOk?=");
+    let expected = json!({
+        "x": 1,
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "ide" },
+        "io.modelcontextprotocol/clientCapabilities": { "sampling": {} },
+    });
+    assert_eq!(request.body["params"]["_meta"], expected);
+    request.answer(json!({}));
+    running.end().await.expect("a reply");
+
+    // What a legacy client declared is nothing to a modern server.
+    let mut asked = call(LEGACY);
+    asked.caller.capabilities = r#"{"sampling":{}}"#.into();
+    let running = Running::start(&world, asked);
+    let request = world.post().await;
+    let declared = "io.modelcontextprotocol/clientCapabilities";
+    assert_eq!(request.body["params"]["_meta"][declared], json!({}));
+    request.answer(json!({}));
+    running.end().await.expect("a reply");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_legacy_server_gets_its_session_and_revision_and_nothing_else() {
+    let mut world = World::http(Era::Legacy).await;
+    let running = Running::start(&world, call(MODERN));
+    let request = world.post().await;
+    assert_eq!(request.headers["mcp-session-id"], "s1");
+    assert_eq!(request.headers["mcp-protocol-version"], "2025-11-25");
+    assert!(!request.headers.contains_key("mcp-method"));
+    assert_eq!(request.body["params"]["_meta"], json!({ "x": 1 }));
+    request.answer(json!({}));
+    running.end().await.expect("a reply");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_is_a_reply_under_any_status() {
+    for (era, status) in [(Era::Legacy, 200), (Era::Legacy, 400), (Era::Modern, 404)] {
+        let mut world = World::http(era).await;
+        let running = Running::start(&world, call(LEGACY));
+        world.post().await.refuse(status, -32601);
+        let text = running.end().await.expect("a reply");
+        assert!(text.starts_with(r#"{"code":-32601,"#), "{text}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_without_an_error_says_whether_the_call_may_have_run() {
+    let kind = |error: Error| match error {
+        Error::Unavailable(_) => "not run",
+        Error::Broke(_) => "may have run",
+        Error::Protocol(_) => "nonsense",
+        other => panic!("{other:?}"),
+    };
+    for (status, expected) in [
+        (401, "not run"),
+        (429, "not run"),
+        (503, "not run"),
+        (500, "may have run"),
+        (504, "may have run"),
+        (302, "nonsense"),
+        (202, "nonsense"),
+    ] {
+        let mut world = World::http(Era::Modern).await;
+        let running = Running::start(&world, call(LEGACY));
+        world.post().await.status(status);
+        assert_eq!(kind(running.end().await.expect_err("no reply")), expected, "{status}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_session_is_opened_again_and_the_call_sent_once_more() {
+    let mut world = World::http(Era::Legacy).await;
+    let running = Running::start(&world, call(LEGACY));
+    world.post().await.status(404);
+    world.initialize("s2").await;
+    let again = world.post().await;
+    assert_eq!(again.headers["mcp-session-id"], "s2");
+    assert_eq!(again.body["method"], "tools/call");
+    again.answer(json!({}));
+    assert_eq!(running.end().await.expect("a reply"), "{}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_sent_a_second_time_at_most() {
+    let mut world = World::http(Era::Legacy).await;
+    let running = Running::start(&world, call(LEGACY));
+    world.post().await.status(404);
+    world.initialize("s2").await;
+    world.post().await.status(404);
+    let error = running.end().await.expect_err("no third time");
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_no_longer_speaks_the_revision_is_asked_again() {
+    let (mut world, mut peer) = World::stdio(Era::Modern).await;
+    let running = Running::start(&world, call(LEGACY));
+    let request = peer.read().await;
+    peer.refuse(&request, -32022).await;
+    // The child is replaced; the new one speaks the older era.
+    while peer.try_read().await.is_some() {}
+    peer.exit("exited with code 0");
+    let mut peer = world.child().await;
+    peer.open(Era::Legacy).await;
+    let again = peer.read().await;
+    peer.answer(&again, json!({})).await;
+    assert_eq!(running.end().await.expect("a reply"), "{}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_stream_is_taken_up_where_it_ended() {
+    let mut world = World::http(Era::Legacy).await;
+    let running = Running::start(&world, call(LEGACY));
+    let request = world.post().await;
+    let id = request.id();
+    let events = request.events();
+    events.raw("id: e1\nretry: 5000\ndata:\n\n");
+    let start = Instant::now();
+    drop(events);
+    let again = loop {
+        let again = world.request().await;
+        // The stream for changes is refused, as before.
+        if again.headers.contains_key("last-event-id") {
+            break again;
+        }
+        again.status(405);
+    };
+    assert_eq!(start.elapsed(), Duration::from_secs(5));
+    assert_eq!(again.headers["last-event-id"], "e1");
+    assert_eq!(again.headers["mcp-session-id"], "s1");
+    let events = again.events();
+    events.send(json!({ "jsonrpc": "2.0", "id": id, "result": {} }));
+    assert_eq!(running.end().await.expect("a reply"), "{}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_without_event_ids_that_ends_is_broken() {
+    for (era, first) in [(Era::Legacy, ""), (Era::Modern, "id: e1\ndata:\n\n")] {
+        let mut world = World::http(era).await;
+        let running = Running::start(&world, call(LEGACY));
+        let events = world.post().await.events();
+        events.raw(first);
+        drop(events);
+        let error = running.end().await.expect_err("no answer");
+        assert!(matches!(error, Error::Broke(_)), "{error}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_servers_own_requests_are_answered_on_its_session() {
+    let mut world = World::http(Era::Legacy).await;
+    let running = Running::start(&world, call(LEGACY));
+    let request = world.post().await;
+    let id = request.id();
+    let events = request.events();
+    events.send(json!({ "jsonrpc": "2.0", "id": "q", "method": "ping" }));
+    let pong = world.post().await;
+    assert_eq!(pong.body, json!({ "jsonrpc": "2.0", "id": "q", "result": {} }));
+    assert_eq!(pong.headers["mcp-session-id"], "s1");
+    pong.status(202);
+    events.send(json!({ "jsonrpc": "2.0", "id": id, "result": {} }));
+    running.end().await.expect("a reply");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_over_the_limit_ends_its_call_and_no_other() {
+    let (world, mut peer) = World::stdio(Era::Legacy).await;
+    let large = Running::start(&world, call(LEGACY));
+    let first = peer.read().await;
+    let small = Running::start(&world, call(LEGACY));
+    let second = peer.read().await;
+    let result = "x".repeat(2 * 1024 * 1024);
+    let id = &first["id"];
+    peer.write(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"{result}"}}"#)).await;
+    peer.answer(&second, json!({})).await;
+    assert!(matches!(large.end().await, Err(Error::TooLarge(_))));
+    assert_eq!(small.end().await.expect("a reply"), "{}");
+    world.finish().await;
+
+    let mut world = World::http(Era::Legacy).await;
+    let running = Running::start(&world, call(MODERN));
+    world.post().await.answer(json!(result));
+    assert!(matches!(running.end().await, Err(Error::TooLarge(_))));
+    world.finish().await;
+}
+
+/// A call whose reply is begun with `head` and more than can be held, if the caller is of this revision.
+async fn arriving(world: &mut World, caller: Revision, head: &str) -> (Body, Events) {
+    let upstream = world.upstream.clone();
+    let running = world.tasks.spawn(async move { upstream.call(call(caller)).await });
+    let request = world.post().await;
+    let head = head.replace("ID", &request.id().to_string());
+    let events = request.pieces();
+    events.raw(head + &"x".repeat(100_000));
+    let reply = running.await.expect("no panic").expect("a reply");
+    match reply.outcome {
+        Outcome::Result(body) => (body, events),
+        Outcome::Error(error) => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_result_is_handed_on_while_it_arrives() {
+    let mut world = World::http(Era::Modern).await;
+    let (body, events) =
+        arriving(&mut world, MODERN, r#"{"jsonrpc":"2.0","id":ID,"result":{"text":""#).await;
+    assert!(matches!(body, Body::Arriving(_)));
+    events.raw("yy\"},\n\"mo");
+    events.raw("re\":1}\n");
+    drop(events);
+    let text = body.collect(usize::MAX).await.expect("all of it");
+    assert_eq!(text, format!(r#"{{"text":"{}yy"}}"#, "x".repeat(100_000)));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_breaks_off_or_answers_somebody_else_is_broken() {
+    for (head, tail) in [
+        (r#"{"jsonrpc":"2.0","id":ID,"result":{"text":""#, None),
+        (r#"{"jsonrpc":"2.0","id":ID,"result":{"text":""#, Some("\"}")),
+        (r#"{"jsonrpc":"2.0","id":99999,"result":{"text":""#, Some("\"}}")),
+        (r#"{"id":ID,"result":{"text":""#, Some("\"}}")),
+        (r#"{"jsonrpc":"2.0","id":ID,"error":{},"result":{"text":""#, Some("\"}}")),
+        (r#"{"jsonrpc":"2.0","id":ID,"result":{"text":""#, Some("\"}}{}")),
+    ] {
+        let mut world = World::http(Era::Legacy).await;
+        let (body, events) = arriving(&mut world, LEGACY, head).await;
+        match tail {
+            Some(tail) => events.raw(tail),
+            None => events.cut(),
+        }
+        assert!(body.collect(usize::MAX).await.is_err(), "{head} {tail:?}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_stops_arriving_is_broken() {
+    let mut world = World::http(Era::Legacy).await;
+    let head = r#"{"jsonrpc":"2.0","id":ID,"result":{"text":""#;
+    let (body, events) = arriving(&mut world, LEGACY, head).await;
+    let start = Instant::now();
+    assert!(body.collect(usize::MAX).await.is_err());
+    assert_eq!(start.elapsed().as_secs(), 60);
+    events.closed().await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_reply_to_a_client_of_the_other_era_is_whole() {
+    let mut world = World::http(Era::Modern).await;
+    let running = Running::start(&world, call(LEGACY));
+    let text = "x".repeat(200_000);
+    world.post().await.answer(json!(text));
+    assert_eq!(running.end().await.expect("a reply").len(), 200_002);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_are_read_where_the_revision_has_them() {
+    let mut world = World::start(settings(Over::Stdio));
+    let mut peer = world.child().await;
+    let discover = peer.read().await;
+    peer.refuse(&discover, -32601).await;
+    peer.initialize("2025-03-26").await;
+    world.up().await;
+    let running = Running::start(&world, call(LEGACY));
+    let id = peer.read().await["id"].clone();
+    let changed = "notifications/prompts/list_changed";
+    peer.send(json!([
+        { "jsonrpc": "2.0", "method": changed },
+        { "jsonrpc": "2.0", "id": id, "result": {} },
+    ]))
+    .await;
+    assert_eq!(running.end().await.expect("a reply"), "{}");
+    assert_eq!(world.upstream.changes().borrow().0, [1, 0, 0]);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_beyond_the_limit_wait_a_second_and_no_longer() {
+    let (world, mut peer) = World::stdio(Era::Modern).await;
+    let first: Vec<_> = (0..4).map(|_| Running::start(&world, call(LEGACY))).collect();
+    let request = peer.read().await;
+    for _ in 1..4 {
+        peer.read().await;
+    }
+    let start = Instant::now();
+    let fifth = Running::start(&world, call(LEGACY));
+    let error = fifth.end().await.expect_err("busy");
+    assert!(matches!(error, Error::Busy { .. }), "{error}");
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+
+    let sixth = Running::start(&world, call(LEGACY));
+    peer.answer(&request, json!({})).await;
+    let request = peer.read().await;
+    peer.answer(&request, json!("its turn")).await;
+    assert_eq!(sixth.end().await.expect("a reply"), "\"its turn\"");
+    for running in first {
+        running.0.abort();
+    }
+    world.finish().await;
+}
+
+/// Answers a list of tools whose tool `t` repeats its argument in this header.
+fn tools(request: Exchange, header: &str) {
+    assert_eq!(request.body["method"], "tools/list");
+    let marked = |header: &str| {
+        let argument = json!({ "type": "integer", "x-mcp-header": header });
+        json!({ "type": "object", "properties": { "n": argument } })
+    };
+    request.answer(json!({ "tools": [
+        { "name": "t", "inputSchema": marked(header) },
+        { "name": "bad", "inputSchema": marked("") },
+    ] }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modern_server_gets_marked_arguments_in_headers_of_the_newest_list() {
+    let mut world = World::http(Era::Modern).await;
+    let upstream = world.upstream.clone();
+    let listed = world.tasks.spawn(async move { upstream.list(Kind::Tool).await });
+    tools(world.post().await, "Old");
+    let listing = listed.await.expect("no panic").expect("a list");
+    assert_eq!(listing.items.len(), 1, "a tool with a bad mark is left out");
+
+    let running = Running::start(&world, call(LEGACY));
+    let request = world.post().await;
+    assert_eq!(request.headers["mcp-param-old"], "1");
+    // Refused unexecuted: listed again, and sent once more as the new list wants it.
+    request.refuse(400, -32020);
+    tools(world.post().await, "New");
+    let request = world.post().await;
+    assert_eq!(request.headers["mcp-param-new"], "1");
+    assert!(!request.headers.contains_key("mcp-param-old"));
+    // Refused again, with nothing new to be learnt: that is the reply.
+    request.refuse(400, -32020);
+    let text = running.end().await.expect("a reply");
+    assert!(text.starts_with(r#"{"code":-32020,"#), "{text}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_before_any_response_closes_its_connection() {
+    let mut world = World::http(Era::Modern).await;
+    let running = Running::start(&world, call(LEGACY));
+    let mut request = world.post().await;
+    running.0.abort();
+    request.abandoned().await;
+    world.finish().await;
+}

@@ -1,0 +1,326 @@
+//! How a server's era is found.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::mcp::kind::Topic;
+use crate::mcp::revision::{Era, Revision};
+use crate::upstream::Status;
+use crate::upstream::testing::{Over, World, discovered, initialized, settings};
+
+fn revision(world: &World) -> Revision {
+    match &*world.upstream.status().borrow() {
+        Status::Up(about) => about.revision,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_stdio_any_other_error_means_legacy() {
+    for code in [-32601, -32602, -32600, -32000] {
+        let mut world = World::start(settings(Over::Stdio));
+        let mut peer = world.child().await;
+        let discover = peer.read().await;
+        assert_eq!(
+            discover["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"],
+            "2026-07-28"
+        );
+        peer.refuse(&discover, code).await;
+        peer.initialize("2024-11-05").await;
+        world.up().await;
+        assert_eq!(revision(&world), Revision::V2024_11_05);
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modern_error_never_leads_to_a_handshake() {
+    for code in [-32020, -32021, -32022] {
+        let mut world = World::start(settings(Over::Stdio));
+        let mut peer = world.child().await;
+        let discover = peer.read().await;
+        peer.refuse(&discover, code).await;
+        let reason = world.down().await;
+        assert!(reason.contains("server/discover") || reason.contains("modern"), "{reason}");
+        assert_eq!(peer.try_read().await, None);
+        peer.exit("exited with code 0");
+        world.finish().await;
+
+        let mut world = World::start(settings(Over::Http));
+        world.post().await.refuse(400, code);
+        world.down().await;
+        // Asked again, and in the same way.
+        assert_eq!(world.post().await.body["method"], "server/discover");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_supported_versions_have_a_handshake_gets_one() {
+    let mut world = World::start(settings(Over::Http));
+    let discover = world.post().await;
+    let error = json!({ "code": -32022, "message": "no", "data": { "supported": ["2025-06-18"] } });
+    let id = discover.id();
+    discover.json(400, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+    world.initialize("s1").await;
+    world.up().await;
+    assert_eq!(revision(&world), Revision::V2025_11_25);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_child_gets_the_handshake_after_three_seconds() {
+    let mut world = World::start(settings(Over::Stdio));
+    let mut peer = world.child().await;
+    peer.read().await;
+    let start = Instant::now();
+    peer.initialize("2025-06-18").await;
+    assert_eq!(start.elapsed(), Duration::from_secs(3));
+    world.up().await;
+    assert_eq!(revision(&world), Revision::V2025_06_18);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_discover_result_still_wins() {
+    // Whether the handshake was refused or is not answered yet.
+    for refuses in [true, false] {
+        let mut world = World::start(settings(Over::Stdio));
+        let mut peer = world.child().await;
+        let discover = peer.read().await;
+        let initialize = peer.read().await;
+        if refuses {
+            peer.refuse(&initialize, -32601).await;
+        }
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        peer.answer(&discover, discovered()).await;
+        world.up().await;
+        assert_eq!(revision(&world), Revision::V2026_07_28);
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_that_exits_upon_the_question_is_started_again_for_the_handshake() {
+    let mut world = World::start(settings(Over::Stdio));
+    let mut first = world.child().await;
+    first.read().await;
+    first.exit("exited with code 1");
+    let mut second = world.child().await;
+    second.initialize("2025-03-26").await;
+    world.up().await;
+    assert_eq!(revision(&world), Revision::V2025_03_26);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_that_says_nothing_at_all_is_given_up() {
+    let mut world = World::start(settings(Over::Stdio));
+    let mut peer = world.child().await;
+    let start = Instant::now();
+    peer.write("Welcome to the server!").await;
+    peer.write("listening on stdio").await;
+    let reason = world.down().await;
+    assert_eq!(start.elapsed(), Duration::from_secs(60));
+    assert!(reason.contains("was not ready within 60s"), "{reason}");
+    assert!(reason.contains("2 lines, first: \"Welcome to the server!\""), "{reason}");
+    // It ignores everything: closed input, then the polite signal, then the other one.
+    world.child().await;
+    assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn junk_lines_are_skipped() {
+    let mut world = World::start(settings(Over::Stdio));
+    let mut peer = world.child().await;
+    for junk in ["starting...", "{\"level\":\"info\"}", "[]", "[1", ""] {
+        peer.write(junk).await;
+    }
+    peer.open(Era::Modern).await;
+    world.up().await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reason_holds_the_last_words() {
+    let mut world = World::start(settings(Over::Stdio));
+    for _ in 0..2 {
+        let mut peer = world.child().await;
+        let stderr = peer.stderr.as_mut().expect("open");
+        let words = b"loading\nError: no \x1b[31mAPI key\n";
+        tokio::io::AsyncWriteExt::write_all(stderr, words).await.expect("a pipe");
+        peer.exit("exited with code 2");
+    }
+    let reason = world.down().await;
+    assert_eq!(
+        reason,
+        r#"the process exited with code 2; its last words: "Error: no \u{1b}[31mAPI key""#
+    );
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_is_missing_is_tried_again() {
+    let mut world = World::start(settings(Over::Stdio));
+    world.dial.refuses.store(true, Ordering::Relaxed);
+    let reason = world.down().await;
+    assert_eq!(reason, "it cannot be started: no such program");
+    world.dial.refuses.store(false, Ordering::Relaxed);
+    world.child().await.open(Era::Modern).await;
+    world.up().await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_http_a_client_error_without_a_modern_body_means_legacy() {
+    for status in [400, 404, 405, 406, 415, 422] {
+        for with_body in [false, true] {
+            let mut world = World::start(settings(Over::Http));
+            let discover = world.post().await;
+            assert_eq!(discover.headers["mcp-method"], "server/discover");
+            if with_body {
+                discover.refuse(status, -32601)
+            } else {
+                discover.status(status)
+            }
+            world.initialize("s1").await;
+            world.up().await;
+            assert_eq!(revision(&world).era(), Era::Legacy, "{status}");
+            world.finish().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_http_an_error_in_a_success_means_legacy() {
+    let mut world = World::start(settings(Over::Http));
+    world.post().await.refuse(200, -32601);
+    world.initialize("s1").await;
+    world.up().await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_or_missing_credentials_decide_nothing() {
+    for status in [401, 403, 408, 429, 500, 502, 503, 301] {
+        let mut world = World::start(settings(Over::Http));
+        world.post().await.refuse(status, -32000);
+        let reason = world.down().await;
+        assert!(reason.contains(&status.to_string()), "{reason}");
+        // The next question is the first one again, and it can still turn out either way.
+        world.open_http(Era::Modern).await;
+        world.up().await;
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_connection_decides_nothing() {
+    let mut world = World::start(settings(Over::Http));
+    world.dial.refuses.store(true, Ordering::Relaxed);
+    assert_eq!(world.down().await, "refused");
+    world.dial.refuses.store(false, Ordering::Relaxed);
+    world.open_http(Era::Legacy).await;
+    world.up().await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_streamable_http_is_named_as_such() {
+    let mut world = World::start(settings(Over::Http));
+    world.post().await.status(404);
+    world.post().await.status(405);
+    let reason = world.down().await;
+    assert!(reason.contains("HTTP+SSE"), "{reason}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pinned_era_is_not_asked_for() {
+    let pinned = |over, era| {
+        let mut settings = settings(over);
+        settings.era = Some(era);
+        World::start(settings)
+    };
+    let mut world = pinned(Over::Stdio, Era::Legacy);
+    world.child().await.initialize("2025-11-25").await;
+    world.up().await;
+    world.finish().await;
+
+    let mut world = pinned(Over::Http, Era::Legacy);
+    world.initialize("s1").await;
+    world.up().await;
+    world.finish().await;
+
+    let mut world = pinned(Over::Http, Era::Modern);
+    world.post().await.status(404);
+    let reason = world.down().await;
+    assert!(reason.contains("server/discover"), "{reason}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_era_of_an_http_server_is_remembered_until_it_is_contradicted() {
+    let mut world = World::http(Era::Legacy).await;
+    // Its session is lost: the handshake comes at once.
+    let upstream = world.upstream.clone();
+    let call = async { upstream.call(crate::upstream::testing::call(Revision::V2025_11_25)).await };
+    let serve = async {
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        world.post().await.status(404);
+        // It is modern now, and the memory is old: asked again.
+        let initialize = world.post().await;
+        assert_eq!(initialize.body["method"], "initialize");
+        initialize.refuse(400, -32601);
+        world.open_http(Era::Modern).await;
+        world.up().await;
+    };
+    let wait = async {
+        tokio::time::sleep(Duration::from_secs(119)).await;
+        call.await
+    };
+    let ((), called) = tokio::join!(serve, wait);
+    assert!(called.is_err());
+    assert_eq!(revision(&world), Revision::V2026_07_28);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_server_declares_is_known_once_it_is_up() {
+    let mut world = World::start(settings(Over::Stdio));
+    let mut peer = world.child().await;
+    let discover = peer.read().await;
+    let mut result = discovered();
+    result["capabilities"] = json!({ "resources": {}, "prompts": {} });
+    peer.answer(&discover, result).await;
+    world.up().await;
+    let status = world.upstream.status().borrow().clone();
+    let Status::Up(about) = status else { panic!("{status:?}") };
+    assert_eq!(Topic::ALL.map(|topic| about.has(topic)), [true, false, true]);
+    assert_eq!((about.epoch, about.wire, about.completions), (1, "stdio", false));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_revision_is_refused() {
+    for (result, expected) in [
+        (initialized("2027-01-01"), "unknown revision \"2027-01-01\""),
+        (initialized("2026-07-28"), "unknown revision \"2026-07-28\""),
+        (Value::Null, "with something else"),
+    ] {
+        let mut settings = settings(Over::Stdio);
+        settings.era = Some(Era::Legacy);
+        let mut world = World::start(settings);
+        let mut peer = world.child().await;
+        let initialize = peer.read().await;
+        peer.answer(&initialize, result).await;
+        let reason = world.down().await;
+        assert!(reason.contains(expected), "{reason}");
+        peer.exit("exited with code 0");
+        world.finish().await;
+    }
+}

@@ -1,0 +1,225 @@
+//! The commands, as a person or a script meets them: whole outputs and exit codes.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use insta::assert_snapshot;
+use tempfile::TempDir;
+
+const GREETING: &str = "---
+title: Greeting
+description: Greets somebody.
+arguments:
+  - name: who
+    description: Whom to greet.
+    required: true
+---
+Hello, {{who}}!
+<!-- role: assistant -->
+Hello!
+";
+
+/// A folder with a configuration and a prompt library.
+fn folder(config: &str) -> TempDir {
+    let folder = TempDir::new().expect("a folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("made");
+        std::fs::write(path, text).expect("written");
+    };
+    write("weir.toml", config);
+    write("prompts/greeting.md", GREETING);
+    write("prompts/secret-plan.md", "---\ndescription: Nobody may see it.\n---\nPsst.\n");
+    folder
+}
+
+const HOUSE: &str = r#"
+[upstreams.house]
+prompts_dir = "prompts"
+
+[roles.guest]
+prompts.allow = ["house/*"]
+prompts.deny = ["house/secret-*"]
+
+[clients.visitor]
+key_sha256 = ["1111111111111111111111111111111111111111111111111111111111111111"]
+role = "guest"
+"#;
+
+/// Runs a command in a folder and returns exit code, standard output and standard error.
+fn weir(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let output = command.args(arguments).current_dir(folder).output().expect("it runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes text");
+    (output.status.code().expect("it exits"), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn list_shows_names_and_what_they_are_for() {
+    let folder = folder(HOUSE);
+    let (code, out, err) = weir(folder.path(), &["list"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_snapshot!(out, @r"
+    house__greeting     Greets somebody.
+    house__secret-plan  Nobody may see it.
+    ");
+}
+
+#[test]
+fn list_as_a_client_shows_what_that_client_sees() {
+    let folder = folder(HOUSE);
+    let (code, out, _) = weir(folder.path(), &["list", "prompts", "--as", "visitor", "--json"]);
+    assert_eq!(code, 0);
+    assert_snapshot!(out, @r#"{"prompts":[{"name":"house__greeting","title":"Greeting","description":"Greets somebody.","arguments":[{"name":"who","description":"Whom to greet.","required":true}]}]}"#);
+    let (code, out, _) = weir(folder.path(), &["list", "tools"]);
+    assert_eq!((code, out.as_str()), (0, ""));
+}
+
+#[test]
+fn get_prints_the_messages_or_the_result_as_it_came() {
+    let folder = folder(HOUSE);
+    let (code, out, _) = weir(folder.path(), &["get", "house__greeting", "who=Ada"]);
+    assert_eq!(code, 0);
+    assert_snapshot!(out, @r"
+    [user]
+    Hello, Ada!
+
+    [assistant]
+    Hello!
+    ");
+    let (_, out, _) = weir(folder.path(), &["get", "house__greeting", "who=Ada", "--json"]);
+    assert_snapshot!(out, @r#"{"description":"Greets somebody.","messages":[{"role":"user","content":{"type":"text","text":"Hello, Ada!"}},{"role":"assistant","content":{"type":"text","text":"Hello!"}}]}"#);
+}
+
+#[test]
+fn what_goes_wrong_has_an_exit_code_and_a_line() {
+    let folder = folder(HOUSE);
+    let told = |arguments: &[&str]| {
+        let (code, out, err) = weir(folder.path(), arguments);
+        assert_eq!(out, "");
+        format!("{code}: {err}")
+    };
+    let all = [
+        told(&["get", "house__greeting"]),
+        told(&["get", "house__greting", "who=Ada"]),
+        told(&["get", "house__secret-plan", "--as", "visitor"]),
+        told(&["get", "house__greeting", "who=Ada", "--as", "nobody"]),
+        told(&["get", "house__greeting", "--json"]),
+        told(&["list", "--config", "elsewhere.toml"]),
+    ];
+    assert_snapshot!(all.concat(), @r#"
+    5: weir: house__greeting: missing required argument `who`
+    2: weir: no prompt `house__greting`; did you mean `house__greeting`?
+    6: weir: the policy hides the prompt `house__secret-plan` from this client
+    3: weir: no client `nobody` in the configuration
+    5: {"error":"house__greeting: missing required argument `who`","exit_code":5}
+    78: error: cannot be read: No such file or directory (os error 2)
+    --> elsewhere.toml
+     = help: check the path and its permissions
+    "#);
+    let (code, _, err) = weir(folder.path(), &["get"]);
+    assert!(code == 2 && err.contains("Usage: weir get"), "{err}");
+}
+
+#[test]
+fn without_a_configuration_it_says_where_it_looked() {
+    let folder = TempDir::new().expect("a folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let command = command.arg("list").current_dir(folder.path());
+    let output = command.env("XDG_CONFIG_HOME", "/nonexistent").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(78));
+    let err = String::from_utf8(output.stderr).expect("it writes text");
+    assert_snapshot!(err, @"weir: no configuration: neither weir.toml nor /nonexistent/weir/weir.toml exists; name one with --config FILE");
+}
+
+#[test]
+fn check_reports_each_upstream_and_fails_if_one_cannot_be_used() {
+    let config = "
+[upstreams.house]
+prompts_dir = \"prompts\"
+[upstreams.gone]
+command = \"/nonexistent/server\"
+[upstreams.away]
+url = \"http://127.0.0.1:9/mcp\"
+";
+    let folder = folder(config);
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!(code, 4);
+    assert_snapshot!(out + &err, @r"
+    ok    house  library 2025-11-25  2 prompts, 0 tools, 0 resources, 0 resource templates
+    down  gone   it cannot be started: no such program: /nonexistent/server
+    down  away   Connection refused (os error 111)
+    weir: 2 of 3 upstreams cannot be used: gone, away
+    ");
+    let (code, out, err) = weir(folder.path(), &["check", "--json"]);
+    assert_eq!(code, 4);
+    assert_snapshot!(out + &err, @r#"
+    {"upstreams":[{"name":"house","ok":true,"state":"library 2025-11-25","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}]}
+    {"error":"2 of 3 upstreams cannot be used: gone, away","exit_code":4}
+    "#);
+}
+
+#[test]
+fn check_draws_every_mistake_at_its_place() {
+    let config = "
+[server]
+listn = \"127.0.0.1:1\"
+[upstreams.house]
+prompts_dir = \"prompts\"
+[clients.ann]
+key_sha256 = [\"1111111111111111111111111111111111111111111111111111111111111111\"]
+role = \"gest\"
+[roles.guest]
+prompts.allow = [\"house/*\"]
+";
+    let folder = folder(config);
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!((code, out.as_str()), (78, ""));
+    assert_snapshot!(err, @r#"
+    error: server.listn: no such key
+     --> weir.toml:3:1
+      |
+    3 | listn = *************
+      | ^^^^^ did you mean `listen`?
+
+    error: clients.ann.role: there is no role "gest"
+     --> weir.toml:8:8
+      |
+    8 | role = "gest"
+      |        ^^^^^^ did you mean `guest`?
+    "#);
+    let (code, _, err) = weir(folder.path(), &["check", "--offline", "--json"]);
+    assert_eq!(code, 78);
+    assert_eq!(err.lines().count(), 1, "{err}");
+}
+
+#[test]
+fn serve_refuses_a_network_address_without_keys_unless_told() {
+    let config = "
+[server]
+listen = \"0.0.0.0:0\"
+[auth]
+mode = \"anonymous\"
+[upstreams.house]
+prompts_dir = \"prompts\"
+";
+    let folder = folder(config);
+    let (code, _, err) = weir(folder.path(), &["serve"]);
+    assert_eq!(code, 78);
+    assert!(err.contains("--allow-anonymous-network"), "{err}");
+    let (code, _, err) = weir(folder.path(), &["check", "--offline", "--allow-anonymous-network"]);
+    assert_eq!((code, err.as_str()), (0, "the configuration is good\n"));
+}
+
+#[test]
+fn a_port_in_use_is_one_line_that_says_what_to_do() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("it is bound");
+    let config =
+        format!("[server]\nlisten = \"{address}\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n");
+    let folder = folder(&config);
+    let (code, _, err) = weir(folder.path(), &["serve"]);
+    assert_eq!(code, 4);
+    let err = err.replace(&address.to_string(), "ADDRESS");
+    assert_snapshot!(err, @"weir: cannot listen on ADDRESS: Address already in use (os error 98); stop whatever listens there, or set another `listen` under [server]");
+}

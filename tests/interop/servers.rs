@@ -1,0 +1,248 @@
+//! Servers that others wrote, behind Weir. Their facts stand in `tests/interop/parts/README.md`.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rmcp::model::{
+    ArgumentInfo, CallToolRequestParams, CompleteRequestParams, GetPromptRequestParams,
+    ReadResourceRequestParams, Reference,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+
+use crate::clients::{Client, Listener, legacy, modern, object, over_http};
+use crate::fleet::{Fleet, soon};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A prepared part.
+fn part(path: &str) -> PathBuf {
+    let path = root().join(".cache/interop").join(path);
+    assert!(path.exists(), "{} is missing: run `./dev prepare`", path.display());
+    path
+}
+
+fn everything() -> PathBuf {
+    part("npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
+}
+
+/// A server over HTTP that a test started.
+struct Started {
+    url: String,
+    _child: Child,
+}
+
+/// `server-everything` over Streamable HTTP. It tells nobody which port it got, so it gets a free one.
+async fn everything_over_http() -> Started {
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let mut child = Command::new(part("bin/node"))
+        .arg(everything())
+        .arg("streamableHttp")
+        .env("PORT", port.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let ready = async {
+        while !soon(lines.next_line()).await.unwrap().unwrap().contains("listening on port") {}
+    };
+    soon(ready).await;
+    Started { url: format!("http://127.0.0.1:{port}/mcp"), _child: child }
+}
+
+/// FastMCP over Streamable HTTP, which speaks both eras.
+async fn fastmcp() -> Started {
+    let mut child = Command::new(part("mcp2/bin/python"))
+        .arg(root().join("tests/interop/parts/fastmcp_server.py"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = soon(lines.next_line()).await.unwrap().unwrap();
+    Started { url: line.strip_prefix("listening on ").unwrap().to_owned(), _child: child }
+}
+
+/// A page on this machine, since a test asks nobody else.
+async fn page() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::task::spawn_local(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 4096];
+            let read = stream.read(&mut head).await.unwrap_or(0);
+            let robots = head[..read].starts_with(b"GET /robots.txt");
+            let (status, body) = if robots {
+                ("404 Not Found", "")
+            } else {
+                ("200 OK", "<p>a weir holds water back</p>")
+            };
+            let reply = format!(
+                "HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            let _ = stream.write_all(reply.as_bytes()).await;
+        }
+    });
+    format!("http://{address}/")
+}
+
+fn arguments(name: &'static str, arguments: Value) -> CallToolRequestParams {
+    CallToolRequestParams::new(name).with_arguments(object(arguments))
+}
+
+async fn call(client: &Client, tool: &'static str, with: Value) -> String {
+    let called = soon(client.call_tool(arguments(tool, with))).await.unwrap();
+    let called = serde_json::to_value(called).unwrap();
+    assert_ne!(called["isError"], true, "{called}");
+    called["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+}
+
+async fn prompt(client: &Client, name: &str, with: Value) -> String {
+    let get = GetPromptRequestParams::new(name).with_arguments(object(with));
+    let got = serde_json::to_value(soon(client.get_prompt(get)).await.unwrap()).unwrap();
+    got["messages"][0]["content"]["text"].as_str().unwrap().to_owned()
+}
+
+async fn complete(client: &Client, name: &str, argument: &str, value: &str) -> Vec<String> {
+    let reference = Reference::for_prompt(name);
+    let complete = CompleteRequestParams::new(reference, ArgumentInfo::new(argument, value));
+    soon(client.complete(complete)).await.unwrap().completion.values
+}
+
+/// Weir with every real server there is, the broken one among them.
+struct RealFleet {
+    fleet: Fleet,
+    repository: tempfile::TempDir,
+    _servers: [Started; 2],
+}
+
+impl RealFleet {
+    async fn open() -> Self {
+        let (everything_http, fastmcp) = (everything_over_http().await, fastmcp().await);
+        let repository = tempfile::TempDir::new().unwrap();
+        let git = Command::new("git").arg("init").arg("--quiet").arg(repository.path()).status();
+        assert!(soon(git).await.unwrap().success());
+        let stdio = |name: &str, program: PathBuf, arguments: &[&str], rest: &str| {
+            format!("[upstreams.{name}]\ncommand = {program:?}\nargs = {arguments:?}\n{rest}\n")
+        };
+        let everything = everything();
+        let everything = [everything.to_str().unwrap(), "stdio"];
+        let repo = ["--repository", repository.path().to_str().unwrap()];
+        // Its tool would start npm if it found a node.
+        let no_node = "env = { PATH = \"/nonexistent\" }";
+        let upstreams = [
+            stdio("everything", part("bin/node"), &everything, ""),
+            format!("[upstreams.everything-http]\nurl = {:?}\n", everything_http.url),
+            stdio("fetch", part("mcp2/bin/mcp-server-fetch"), &["--allow-private-ips"], no_node),
+            stdio(
+                "fetch-old",
+                part("mcp1/bin/mcp-server-fetch"),
+                &["--allow-private-ips"],
+                no_node,
+            ),
+            stdio("git", part("mcp2/bin/mcp-server-git"), &repo, ""),
+            stdio("git-old", part("mcp1/bin/mcp-server-git"), &repo, ""),
+            format!("[upstreams.weather]\nurl = {:?}\n", fastmcp.url),
+            format!("[upstreams.weather-old]\nurl = {:?}\nera = \"legacy\"\n", fastmcp.url),
+            stdio("sqlite", part("mcp2/bin/mcp-server-sqlite"), &["--db-path", "x.db"], ""),
+        ];
+        Self {
+            fleet: Fleet::new(&upstreams.concat()),
+            repository,
+            _servers: [everything_http, fastmcp],
+        }
+    }
+}
+
+/// What each server can do, through Weir.
+async fn use_every_server(client: &Client, repository: &Path, page: &str) {
+    let prompts = soon(client.list_all_prompts()).await.unwrap();
+    let prompts: Vec<_> = prompts.iter().map(|prompt| prompt.name.as_str()).collect();
+    for name in [
+        "everything__args-prompt",
+        "everything__completable-prompt",
+        "everything-http__simple-prompt",
+        "fetch__fetch",
+        "fetch-old__fetch",
+        "weather__forecast",
+        "weather-old__greet",
+    ] {
+        assert!(prompts.contains(&name), "{name} is not among {prompts:?}");
+    }
+    let mut sorted = prompts.clone();
+    sorted.sort_by_key(|name| name.split_once("__"));
+    assert_eq!(prompts, sorted);
+
+    for server in ["everything", "everything-http"] {
+        let name = format!("{server}__args-prompt");
+        let text = prompt(client, &name, json!({ "city": "Delft", "state": "Zuid-Holland" })).await;
+        assert!(text.contains("Delft"), "{text}");
+        let name = format!("{server}__completable-prompt");
+        let completed = complete(client, &name, "department", "E").await;
+        assert_eq!(completed, ["Engineering"]);
+    }
+    for server in ["weather", "weather-old"] {
+        let text = prompt(client, &format!("{server}__greet"), json!({ "name": "Ada" })).await;
+        assert_eq!(text, "Greet Ada in English.");
+        let completed = complete(client, &format!("{server}__forecast"), "city", "a").await;
+        assert_eq!(completed, ["Amsterdam", "Antwerp", "Athens"]);
+    }
+
+    assert_eq!(call(client, "everything__echo", json!({ "message": "ä" })).await, "Echo: ä");
+    let sum = call(client, "everything-http__get-sum", json!({ "a": 2, "b": 3 })).await;
+    assert!(sum.contains('5'), "{sum}");
+    for tool in ["weather__add", "weather-old__add"] {
+        assert_eq!(call(client, tool, json!({ "a": 2, "b": 3 })).await, "5");
+    }
+    let repository = json!({ "repo_path": repository });
+    for tool in ["git__git_status", "git-old__git_status"] {
+        let status = call(client, tool, repository.clone()).await;
+        assert!(status.contains("No commits yet"), "{status}");
+    }
+    for tool in ["fetch__fetch", "fetch-old__fetch"] {
+        let fetched = call(client, tool, json!({ "url": page, "raw": true })).await;
+        assert!(fetched.contains("a weir holds water back"), "{fetched}");
+    }
+
+    let resources = soon(client.list_all_resources()).await.unwrap();
+    let uris: Vec<_> = resources.iter().map(|resource| resource.uri.as_str()).collect();
+    assert!(uris.contains(&"weather://cities"), "{uris:?}");
+    for uri in
+        [uris[0], "weather://cities", "demo://resource/dynamic/text/1", "weather://Bern/today"]
+    {
+        let read = soon(client.read_resource(ReadResourceRequestParams::new(uri))).await.unwrap();
+        let read = serde_json::to_value(read).unwrap();
+        assert_eq!(read["contents"][0]["uri"], uri);
+    }
+}
+
+#[tokio::test]
+async fn real_servers_of_both_eras_work_beside_a_broken_one() {
+    let local = tokio::task::LocalSet::new();
+    let everyone = async {
+        let page = page().await;
+        let real = RealFleet::open().await;
+        let mut served = real.fleet.serve().await;
+        for upstream in
+            ["fetch", "fetch-old", "git", "git-old", "everything", "weather", "weather-old"]
+        {
+            served.listed(upstream).await;
+        }
+        for lifecycle in [legacy(), modern()] {
+            let client = over_http(&served, lifecycle, &Listener::default()).await;
+            use_every_server(&client, real.repository.path(), &page).await;
+            soon(client.cancel()).await.unwrap();
+        }
+        served.logged("down", "sqlite").await;
+        assert!(served.stop().await);
+    };
+    local.run_until(everyone).await;
+}
