@@ -93,6 +93,7 @@ where
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = wire.clone().idle_too_long() => Ok(()),
         () = door.stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await

@@ -382,6 +382,14 @@ impl Ears<'_> {
         assert!(next.is_err(), "{next:?}");
     }
 
+    /// The next bytes of an HTTP stream, comments included.
+    pub(crate) async fn piece(&mut self) -> Option<Bytes> {
+        match &mut self.source {
+            Source::Exchange(exchange) => exchange.piece().await,
+            Source::Strays(_) => panic!("lines have no pieces"),
+        }
+    }
+
     /// Ends listening with its era's word for it; a legacy stream is simply closed.
     pub(crate) async fn cancel(self) {
         if let (Source::Exchange(exchange), Some(_)) = (self.source, self.id) {

@@ -17,12 +17,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::Uri;
 use sha2::{Digest, Sha256};
+use tokio::io::DuplexStream;
 use tokio_util::task::TaskTracker;
 use weir::app::App;
 use weir::config::{Config, Options};
 use weir::upstream::dial::{Child, Command, Dial, Stream};
 
-use crate::cell::{Cell, Side, matrix};
+use crate::cell::{Cell, MODERN_HTTP, Side, matrix};
 use crate::client::{Client, Open};
 use crate::upstream::{Script, Upstream};
 
@@ -132,6 +133,21 @@ impl World {
         Client::silent(side, self.way_in(side, "local"), key, &self.tasks)
     }
 
+    /// A connection to the HTTP door, for bytes that no client would send.
+    pub(crate) fn connect(&self) -> DuplexStream {
+        self.way_in(MODERN_HTTP, "local")()
+    }
+
+    /// Ends the doors; what is under way goes on.
+    pub(crate) fn stop_doors(&self) {
+        self.app.stop_doors();
+    }
+
+    /// Waits until nothing is under way any more, once the doors have ended.
+    pub(crate) async fn drained(&self) {
+        self.app.drained().await;
+    }
+
     /// What opens connections to a door.
     fn way_in(&self, side: Side, role: &str) -> Open {
         let (door, tasks) = (Arc::clone(self.app.door()), self.tasks.clone());
@@ -152,8 +168,8 @@ impl World {
 
     /// Closes the house. Clients have to be gone.
     pub(crate) async fn close(self) {
-        self.app.stop_doors();
-        let drained = tokio::time::timeout(CLOSING, self.app.drained()).await;
+        self.stop_doors();
+        let drained = tokio::time::timeout(CLOSING, self.drained()).await;
         assert!(drained.is_ok(), "a request or a stream has not ended");
         let closed = tokio::time::timeout(CLOSING, self.app.close()).await;
         assert!(closed.is_ok(), "a task of an upstream has not ended");

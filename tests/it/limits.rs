@@ -1,0 +1,155 @@
+//! Bounds: on calls, on streams, and on the time that a client may take.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::time::Instant;
+
+use crate::cell::{MODERN_HTTP, MODERN_STDIO, SIDES};
+use crate::client::{AUTHORITY, Ears, named, object};
+use crate::upstream::{Held, PATIENCE};
+use crate::world::{World, everywhere, hub, settle};
+
+const TWO_AT_A_TIME: &str = "[upstreams.hub]\nlimits = { concurrency = 2 }";
+
+#[tokio::test(start_paused = true)]
+async fn a_call_too_many_waits_a_moment_and_is_then_refused() {
+    everywhere(TWO_AT_A_TIME, hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held: Held = world.upstream("hub").hold("tools/call");
+        let start = || client.start("tools/call", &named("hub__a"));
+        let under_way = [(start(), held.next().await), (start(), held.next().await)];
+        let began = Instant::now();
+        let reply = start().reply().await;
+        assert_eq!(reply.code(), 4290, "{reply:?}");
+        assert_eq!(began.elapsed().as_secs(), 1);
+        let data = object(reply.error()).get_object("data").expect("data");
+        assert!(data.get("retryAfterMs").expect("a time").parse::<u64>().is_ok());
+        let expected = if cell.client.is_http() { 429 } else { 200 };
+        assert_eq!(reply.status, expected, "{reply:?}");
+
+        let waiting = start();
+        settle().await;
+        for (exchange, call) in under_way {
+            call.result(r#"{"resultType":"complete","content":[]}"#);
+            assert!(exchange.reply().await.outcome.is_ok());
+        }
+        held.next().await.result(r#"{"resultType":"complete","content":[]}"#);
+        assert!(waiting.reply().await.outcome.is_ok());
+        assert_eq!(world.upstream("hub").count("tools/call"), 3);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_makes_room() {
+    everywhere(TWO_AT_A_TIME, hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        for _ in 0..5 {
+            let exchange = client.start("tools/call", &named("hub__a"));
+            let call = held.next().await;
+            exchange.cancel().await;
+            call.cancelled().await;
+        }
+        world.upstream("hub").behave("tools/call");
+        assert!(client.call_tool("hub__a").await.outcome.is_ok());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_has_eight_streams_of_changes() {
+    for side in [MODERN_HTTP, MODERN_STDIO] {
+        let world = World::start(hub(MODERN_HTTP), "").await;
+        let client = world.client(side).await;
+        let mut streams: Vec<Ears<'_>> = Vec::new();
+        for _ in 0..8 {
+            streams.push(client.listen().await);
+        }
+        let one_more = r#"{"notifications":{"promptsListChanged":true}}"#;
+        let reply = client.request("subscriptions/listen", one_more).await;
+        assert_eq!(reply.code(), 4290, "{side}: {reply:?}");
+        streams.pop().expect("a stream").cancel().await;
+        settle().await;
+        streams.push(client.listen().await);
+        drop(streams);
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_stream_is_kept_alive_by_comments() {
+    for side in SIDES.into_iter().filter(|side| side.is_http()) {
+        let world = World::start(hub(MODERN_HTTP), "").await;
+        let client = world.client(side).await;
+        let mut ears = client.listen().await;
+        // The first opens a legacy stream and comes at once.
+        ears.piece().await.expect("a piece");
+        let start = Instant::now();
+        for _ in 0..4 {
+            let piece = ears.piece().await.expect("a piece");
+            assert!(piece.starts_with(b":"), "{side}: {piece:?}");
+        }
+        assert_eq!(start.elapsed().as_secs(), 60, "{side}");
+        drop(ears);
+        drop(client);
+        world.close().await;
+    }
+}
+
+// === Slow clients ===
+
+/// What the house says to these bytes, and after how long it hangs up.
+async fn hung_up(stream: &mut DuplexStream, bytes: &str) -> (String, Duration) {
+    stream.write_all(bytes.as_bytes()).await.expect("the house reads");
+    let start = Instant::now();
+    let mut said = Vec::new();
+    let reading = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await;
+    reading.expect("the house hangs up in time").expect("the house hangs up");
+    (String::from_utf8(said).expect("UTF-8"), start.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_says_nothing_or_half_a_head_is_closed() {
+    let world = World::start(hub(MODERN_HTTP), "").await;
+    for half in ["", "P", "POST /mcp HTTP/1.1\r\nHost: x\r\nX: "] {
+        let (said, after) = hung_up(&mut world.connect(), half).await;
+        assert!(said.is_empty() || said.starts_with("HTTP/1.1 408"), "{half:?}: {said}");
+        assert!(after <= Duration::from_secs(11), "{half:?}: {after:?}");
+    }
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let world = World::start(hub(MODERN_HTTP), "").await;
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {AUTHORITY}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nContent-Length: 100\r\n\r\n{{"
+    );
+    let (said, after) = hung_up(&mut world.connect(), &head).await;
+    assert!(said.starts_with("HTTP/1.1 408"), "{said}");
+    assert!(after <= Duration::from_secs(31), "{after:?}");
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_closed() {
+    let world = World::start(hub(MODERN_HTTP), "").await;
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub__a","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    let call = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {AUTHORITY}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+         Mcp-Method: tools/call\r\nMcp-Name: hub__a\r\nContent-Length: {}\r\n\r\n{call}",
+        call.len()
+    );
+    let stray = format!("GET /elsewhere HTTP/1.1\r\nHost: {AUTHORITY}\r\n\r\n");
+    for (request, status) in [(call, 200), (stray, 404)] {
+        let (said, after) = hung_up(&mut world.connect(), &request).await;
+        assert!(said.starts_with(&format!("HTTP/1.1 {status}")), "{said}");
+        assert_eq!(after.as_secs(), 75, "behind {status}");
+    }
+    world.close().await;
+}
