@@ -10,6 +10,7 @@
 
 mod call;
 mod http;
+mod script;
 mod stdio;
 
 use std::collections::{HashMap, HashSet};
@@ -29,65 +30,13 @@ use weir::rpc::{self, Id, Request};
 use crate::cell::Side;
 pub(crate) use call::{Call, Cancelled};
 use call::{Out, Sink};
+pub(crate) use script::{Cursors, Probe, Replies, Script, definition, own_key};
 
 /// How long, on the paused clock, a condition may take to come true.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
 
 /// How much may wait in a queue: more than any test sends.
 pub(crate) const QUEUE: usize = 4_096;
-
-/// A server as data.
-#[derive(Debug, Clone)]
-pub(crate) struct Script {
-    pub(crate) side: Side,
-    lists: [Vec<String>; 4],
-    page_size: usize,
-    cursors: Cursors,
-    probe: Probe,
-    replies: Replies,
-    capabilities: String,
-    ttl_ms: u64,
-    starts_down: bool,
-}
-
-/// What a server's cursors look like.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Cursors {
-    /// Where the next page begins.
-    Offsets,
-    /// This text before where the next page begins.
-    Odd(&'static str),
-    /// This text on every page; the server itself remembers where it is.
-    Same(&'static str),
-    /// Each page is the first one and leads to another.
-    Circle,
-    /// Each page has an item that no page has had, and leads to another.
-    Endless,
-    /// The first cursor that comes back is refused, once.
-    Refused,
-}
-
-/// How a legacy server takes `server/discover`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Probe {
-    /// It never answers.
-    Silent,
-    /// With this error.
-    Error(i64),
-    /// It ends (stdio).
-    Exit,
-    /// With this HTTP status and a body that is no JSON.
-    Status(u16),
-}
-
-/// How a server answers over HTTP when it has a choice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Replies {
-    /// As one JSON object, unless notes come before.
-    Json,
-    /// As an event stream.
-    Events,
-}
 
 /// What a method is answered with from now on.
 #[derive(Debug, Clone)]
@@ -157,90 +106,6 @@ struct Ear {
     sink: Sink,
     /// The listen request's id and filter; `None` in the legacy era.
     listen: Option<(Id, Object)>,
-}
-
-impl Script {
-    /// A server that lists nothing.
-    pub(crate) fn new(side: Side) -> Self {
-        let capabilities = r#"{"prompts":{"listChanged":true},"tools":{"listChanged":true},"resources":{"listChanged":true},"completions":{}}"#;
-        let probe = if side.is_http() { Probe::Status(400) } else { Probe::Error(-32601) };
-        Self {
-            side,
-            lists: Default::default(),
-            page_size: 100,
-            cursors: Cursors::Offsets,
-            probe,
-            replies: Replies::Json,
-            capabilities: capabilities.into(),
-            ttl_ms: 3_600_000,
-            starts_down: false,
-        }
-    }
-
-    /// A server with two items of each kind, called a and b.
-    pub(crate) fn full(side: Side) -> Self {
-        Kind::ALL.into_iter().fold(Self::new(side), |script, kind| script.items(kind, &["a", "b"]))
-    }
-
-    pub(crate) fn items(mut self, kind: Kind, names: &[&str]) -> Self {
-        self.lists[kind.index()].extend(names.iter().map(|name| definition(kind, name)));
-        self
-    }
-
-    pub(crate) fn prompts(self, names: &[&str]) -> Self {
-        self.items(Kind::Prompt, names)
-    }
-
-    /// Adds an item as it is written.
-    pub(crate) fn raw(mut self, kind: Kind, definition: &str) -> Self {
-        self.lists[kind.index()].push(definition.into());
-        self
-    }
-
-    pub(crate) fn paged(self, page_size: usize) -> Self {
-        Self { page_size, ..self }
-    }
-
-    pub(crate) fn cursors(self, cursors: Cursors) -> Self {
-        Self { cursors, ..self }
-    }
-
-    pub(crate) fn probe(self, probe: Probe) -> Self {
-        Self { probe, ..self }
-    }
-
-    pub(crate) fn replies(self, replies: Replies) -> Self {
-        Self { replies, ..self }
-    }
-
-    /// A server that nobody can reach until it comes up.
-    pub(crate) fn down(self) -> Self {
-        Self { starts_down: true, ..self }
-    }
-
-    pub(crate) fn capabilities(self, capabilities: &str) -> Self {
-        Self { capabilities: capabilities.into(), ..self }
-    }
-}
-
-/// An item as these scripts define it.
-pub(crate) fn definition(kind: Kind, name: &str) -> String {
-    let key = own_key(kind, name);
-    match kind {
-        Kind::Prompt => format!(r#"{{"name":"{key}"}}"#),
-        Kind::Tool => format!(r#"{{"name":"{key}","inputSchema":{{"type":"object"}}}}"#),
-        Kind::Resource => format!(r#"{{"uri":"{key}","name":"{name}"}}"#),
-        Kind::Template => format!(r#"{{"uriTemplate":"{key}","name":"{name}"}}"#),
-    }
-}
-
-/// The key under which these scripts list an item.
-pub(crate) fn own_key(kind: Kind, name: &str) -> String {
-    match kind {
-        Kind::Prompt | Kind::Tool => name.into(),
-        Kind::Resource => format!("file:///{name}"),
-        Kind::Template => format!("{name}:///{{path}}"),
-    }
 }
 
 // === What a test does with it ===
