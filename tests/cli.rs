@@ -222,6 +222,32 @@ url = \"http://127.0.0.1:9/mcp\"
     "#);
 }
 
+/// Lists its prompts and refuses to list its tools.
+const HALF: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%,*}
+    case $line in
+        *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{},"tools":{}}}' ;;
+        *'"prompts/list"'*) result='"result":{"prompts":[{"name":"one"}]}' ;;
+        *'"notifications/'*) continue ;;
+        *) result='"error":{"code":-32603,"message":"no"}' ;;
+    esac
+    echo '{"jsonrpc":"2.0","id":'$id','$result'}'
+done
+"#;
+
+#[test]
+fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
+    let folder = folder("[upstreams.hub]\ncommand = \"sh\"\nargs = [\"server.sh\"]\n");
+    std::fs::write(folder.path().join("server.sh"), HALF).expect("written");
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!(code, 4);
+    assert_snapshot!(out + &err, @r"
+    down  hub  stdio 2025-06-18, but could not be listed: tools/list; WEIR_LOG=warn tells why
+    weir: 1 of 1 upstreams cannot be used: hub
+    ");
+}
+
 #[test]
 fn check_draws_every_mistake_at_its_place() {
     let config = "
