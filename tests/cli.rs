@@ -206,6 +206,9 @@ command = \"/nonexistent/server\"
 url = \"http://127.0.0.1:9/mcp\"
 ";
     let folder = folder(config);
+    let (code, _, err) = weir(folder.path(), &["get", "gone__prompt"]);
+    assert_eq!(code, 4, "nobody knows whether there is one");
+    assert_snapshot!(err, @"weir: no prompt `gone__prompt`, and the list misses away, gone: run `weir check` to see why");
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
