@@ -196,10 +196,7 @@ impl Guest {
         let name = &target.upstream;
         let upstream = &self.gateway.upstreams[name];
         let call = ask.call(&target.own, caller);
-        upstream.call(call).await.map_err(|cause| match cause {
-            upstream::Error::Busy { retry_after } => Fault::TooBusy { retry_after },
-            cause => Fault::Upstream { upstream: name.clone(), cause },
-        })
+        upstream.call(call).await.map_err(|cause| fault(name, cause))
     }
 
     fn resolve(&self, ask: &Ask) -> Option<Arc<catalog::Target>> {
@@ -213,6 +210,21 @@ impl Guest {
     /// Waits for changes of what this guest can see, from now on.
     pub fn listen(&self) -> Listen {
         Listen::new(self.view.clone(), Instant::now())
+    }
+}
+
+/// Tells the operator why there is no reply: the client learns no more than whose move it is.
+fn fault(upstream: &UpstreamName, cause: upstream::Error) -> Fault {
+    match &cause {
+        // That it is down has been told once, and stays true for many calls.
+        upstream::Error::Unavailable(_) | upstream::Error::Busy { .. } => {
+            tracing::debug!(%upstream, %cause, "a call has no reply");
+        }
+        _ => tracing::warn!(%upstream, %cause, "a call has no reply"),
+    }
+    match cause {
+        upstream::Error::Busy { retry_after } => Fault::TooBusy { retry_after },
+        cause => Fault::Upstream { upstream: upstream.clone(), cause },
     }
 }
 

@@ -1,8 +1,8 @@
 //! The Model Context Protocol, in no dialect: what both eras have in common.
 //!
 //! Inside the house every request is stateless and carries its own context, as in the newest revision.
-//! Sessions, `initialize` and server-initiated requests exist only in files called `legacy.rs`,
-//! `session.rs` and `sse.rs`.
+//! Sessions, `initialize` and server-initiated requests stay outside: in the dialects and wires of
+//! `downstream` and `upstream`.
 
 pub mod call;
 pub mod item;

@@ -133,6 +133,69 @@ fn without_a_configuration_it_says_where_it_looked() {
 }
 
 #[test]
+fn the_demonstration_runs_where_a_configuration_is_set_by_variable() {
+    let folder = folder(HOUSE);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let command = command.env("WEIR_CONFIG", "weir.toml").current_dir(folder.path());
+    let output = command.args(["list", "--as", "visitor"]).output().expect("it runs");
+    let out = String::from_utf8(output.stdout).expect("it writes text");
+    assert!(out.starts_with("house__greeting"), "{out}");
+    let output = command.arg("--demo").output().expect("it runs");
+    let err = String::from_utf8(output.stderr).expect("it writes text");
+    assert!(!err.contains("cannot be used with"), "{err}");
+}
+
+/// Answers prompts/get when it is told to through one pipe, after it has told of the request through
+/// another.
+const HESITANT: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%,*}
+    case $line in
+        *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}}}' ;;
+        *'"prompts/list"'*) result='"result":{"prompts":[{"name":"slow"}]}' ;;
+        *'"prompts/get"'*) echo asked > asked; read -r _ < go; result='"result":{"messages":[]}' ;;
+        *'"notifications/'*) continue ;;
+        *) result='"error":{"code":-32601,"message":"no"}' ;;
+    esac
+    echo '{"jsonrpc":"2.0","id":'$id','$result'}'
+done
+"#;
+
+#[test]
+fn a_signal_lets_the_calls_of_a_stdio_client_end() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    let folder = folder("[upstreams.hub]\ncommand = \"sh\"\nargs = [\"server.sh\"]\n");
+    std::fs::write(folder.path().join("server.sh"), HESITANT).expect("written");
+    let pipes = Command::new("mkfifo").args(["asked", "go"]).current_dir(folder.path()).status();
+    assert!(pipes.expect("mkfifo runs").success());
+    let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .arg("stdio")
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut input = weir.stdin.take().expect("a pipe");
+    let get = r#"{"jsonrpc":"2.0","id":7,"method":"prompts/get","params":{"name":"hub__slow","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    writeln!(input, "{get}").expect("written");
+    // Opening a pipe waits for its other end: the call has reached the server.
+    std::fs::read(folder.path().join("asked")).expect("read");
+    let kill = Command::new("kill").args(["-TERM", &weir.id().to_string()]).status();
+    assert!(kill.expect("kill runs").success());
+    let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
+    assert!(log.any(|line| line.expect("text").contains("stopping")));
+    std::fs::write(folder.path().join("go"), "go\n").expect("written");
+    let mut answer = String::new();
+    let mut output = BufReader::new(weir.stdout.take().expect("a pipe"));
+    output.read_line(&mut answer).expect("text");
+    assert!(answer.starts_with(r#"{"jsonrpc":"2.0","id":7,"result":{"messages":[]"#), "{answer}");
+    assert!(weir.wait().expect("it ends").success());
+}
+
+#[test]
 fn check_reports_each_upstream_and_fails_if_one_cannot_be_used() {
     let config = "
 [upstreams.house]
@@ -143,6 +206,9 @@ command = \"/nonexistent/server\"
 url = \"http://127.0.0.1:9/mcp\"
 ";
     let folder = folder(config);
+    let (code, _, err) = weir(folder.path(), &["get", "gone__prompt"]);
+    assert_eq!(code, 4, "nobody knows whether there is one");
+    assert_snapshot!(err, @"weir: no prompt `gone__prompt`, and the list misses away, gone: run `weir check` to see why");
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
@@ -157,6 +223,32 @@ url = \"http://127.0.0.1:9/mcp\"
     {"upstreams":[{"name":"house","ok":true,"state":"library 2025-11-25","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}]}
     {"error":"2 of 3 upstreams cannot be used: gone, away","exit_code":4}
     "#);
+}
+
+/// Lists its prompts and refuses to list its tools.
+const HALF: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%,*}
+    case $line in
+        *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{},"tools":{}}}' ;;
+        *'"prompts/list"'*) result='"result":{"prompts":[{"name":"one"}]}' ;;
+        *'"notifications/'*) continue ;;
+        *) result='"error":{"code":-32603,"message":"no"}' ;;
+    esac
+    echo '{"jsonrpc":"2.0","id":'$id','$result'}'
+done
+"#;
+
+#[test]
+fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
+    let folder = folder("[upstreams.hub]\ncommand = \"sh\"\nargs = [\"server.sh\"]\n");
+    std::fs::write(folder.path().join("server.sh"), HALF).expect("written");
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!(code, 4);
+    assert_snapshot!(out + &err, @r"
+    down  hub  stdio 2025-06-18, but could not be listed: tools/list; WEIR_LOG=warn tells why
+    weir: 1 of 1 upstreams cannot be used: hub
+    ");
 }
 
 #[test]
@@ -198,6 +290,7 @@ fn serve_refuses_a_network_address_without_keys_unless_told() {
     let config = "
 [server]
 listen = \"0.0.0.0:0\"
+allowed_hosts = [\"mcp.example.com\"]
 [auth]
 mode = \"anonymous\"
 [upstreams.house]

@@ -100,7 +100,8 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
     let origins = server.allowed_origins.iter().map(|origin| origin.parse().expect(CHECKED));
     downstream::Settings {
         path: server.path.clone(),
-        loopback: server.listen.ip().is_loopback(),
+        // As the configuration judges it: `::ffff:127.0.0.1` is this machine, too.
+        loopback: server.listen.ip().to_canonical().is_loopback(),
         allowed_hosts: hosts.collect(),
         allowed_origins: origins.collect(),
         max_body: server.max_body,

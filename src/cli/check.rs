@@ -5,7 +5,7 @@ use std::io::Write;
 use super::failure::Failure;
 use super::house::{ConfigArgs, House};
 use super::list::plain;
-use crate::catalog::Problems;
+use crate::catalog::{Problems, View};
 use crate::config::{self, Options};
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
@@ -78,12 +78,24 @@ fn rows(house: &House) -> Vec<Row> {
             problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name);
         Row {
             name: configured.name.clone(),
-            state: upstream.map_or_else(|| Err("not started".to_owned()), state),
+            state: upstream
+                .map_or_else(|| Err("not started".to_owned()), state)
+                .and_then(|state| listed(&view, &configured.name, state)),
             counts: Kind::ALL.map(count),
             problems: problems.flat_map(|(_, kind, problems)| told(*kind, problems)).collect(),
         }
     };
     house.config().upstreams.iter().map(row).collect()
+}
+
+/// Passes the state on if every list was read: an upstream may be up and fail to list.
+fn listed(view: &View, name: &str, state: String) -> Result<String, String> {
+    let is_missing = |kind: &Kind| view.missing(*kind).iter().any(|one| one.as_str() == name);
+    let unread: Vec<_> = Kind::ALL.into_iter().filter(is_missing).map(Kind::list_method).collect();
+    if unread.is_empty() {
+        return Ok(state);
+    }
+    Err(format!("{state}, but could not be listed: {}; WEIR_LOG=warn tells why", unread.join(", ")))
 }
 
 /// What was left out of a list, a line each.

@@ -89,6 +89,15 @@ fn failure(house: &House, fault: Fault) -> Failure {
         {
             Failure::Denied(format!("the policy hides the prompt `{key}` from this client"))
         }
+        Fault::NoSuchItem { key, .. } if !house.guest().view().missing(Kind::Prompt).is_empty() => {
+            let view = house.guest().view();
+            let names: Vec<_> =
+                view.missing(Kind::Prompt).iter().map(ToString::to_string).collect();
+            Failure::Unreachable(format!(
+                "no prompt `{key}`, and the list misses {}: run `weir check` to see why",
+                names.join(", ")
+            ))
+        }
         Fault::NoSuchItem { key, .. } => {
             let near = house.nearest(Kind::Prompt, &key);
             let hint = near.map_or_else(

@@ -15,9 +15,10 @@ use crate::upstream::host::Host;
 /// Where the configuration is.
 #[derive(Debug, clap::Args)]
 pub(super) struct ConfigArgs {
-    /// The configuration file [default: ./weir.toml, else weir/weir.toml in the user's configuration
-    /// folder].
-    #[arg(long, short, value_name = "FILE", env = "WEIR_CONFIG", conflicts_with = "demo")]
+    /// The configuration file [default: $WEIR_CONFIG, else ./weir.toml, else weir/weir.toml in the
+    /// user's configuration folder].
+    // Not clap's own `env`: a variable that is always set would conflict with `--demo`.
+    #[arg(long, short, value_name = "FILE", conflicts_with = "demo")]
     config: Option<PathBuf>,
     /// Uses the demonstration fleet of Weir's own repository instead of a configuration.
     #[arg(long)]
@@ -54,6 +55,9 @@ impl ConfigArgs {
 
 /// Looks for the configuration where it usually is.
 fn find() -> Result<PathBuf, Failure> {
+    if let Some(named) = std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty()) {
+        return Ok(PathBuf::from(named));
+    }
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let folder = std::env::var_os("XDG_CONFIG_HOME")
         .map(PathBuf::from)

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use tracing::{info, warn};
+
 use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded};
 use super::serve::Signals;
@@ -22,7 +24,7 @@ pub(super) struct Args {
     config: ConfigArgs,
 }
 
-/// Serves until standard input ends or a signal says stop.
+/// Serves until standard input ends, or a signal says stop and what is under way has ended.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Nobody on a network can come in this way.
     let options = Options { allow_anonymous_network: true };
@@ -37,9 +39,23 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         })?,
     };
     let door = Arc::clone(app.door());
+    let serving = stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout());
+    let mut serving = std::pin::pin!(serving);
     tokio::select! {
-        () = stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout()) => {}
-        () = signals.next() => {}
+        () = &mut serving => {}
+        () = signals.next() => {
+            let grace = config.server.shutdown_grace;
+            info!(?grace, "stopping: what is under way may end");
+            app.stop_doors();
+            tokio::select! {
+                drained = tokio::time::timeout(grace, &mut serving) => {
+                    if drained.is_err() {
+                        warn!("stopped with requests under way: the grace time is over");
+                    }
+                }
+                () = signals.next() => warn!("stopped with requests under way: told twice"),
+            }
+        }
     }
     app.close().await;
     Ok(())

@@ -112,9 +112,6 @@ impl Walk<'_> {
             }
             cursor = next;
         }
-        if let Some(limit) = &listing.truncated {
-            tracing::warn!(upstream = %self.name, list = self.kind.list_method(), limit, "a list was cut short");
-        }
         Ok(End::Done(listing))
     }
 

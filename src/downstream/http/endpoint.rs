@@ -16,6 +16,7 @@ use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
+use tracing::debug;
 
 use super::body::{self, Reply};
 use super::detach::Detached;
@@ -65,7 +66,11 @@ fn admit(door: &Door, parts: &Parts) -> Result<Guest, Box<Reply>> {
     let credentials = head::credentials(&parts.headers)
         .ok_or_else(|| body::unauthorized("the Authorization header must hold one bearer token"))?;
     let entered = door.gateway.enter(credentials);
-    Ok(entered.map_err(|_| body::unauthorized("these credentials are not accepted here"))?)
+    Ok(entered.map_err(|refusal| {
+        // Why is the operator's to know: a client learns no more than that it was refused.
+        debug!(%refusal, "a client is not let in");
+        body::unauthorized("these credentials are not accepted here")
+    })?)
 }
 
 // === POST ===

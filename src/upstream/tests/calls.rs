@@ -178,7 +178,7 @@ async fn a_call_ends_at_its_longest_whatever_its_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_call_times_out_and_expect_cancelled() {
+async fn a_silent_call_times_out_and_is_cancelled() {
     in_all_cells(false, async |world, server, running, _, era| {
         let start = Instant::now();
         let error = running.end().await.expect_err("too late");
