@@ -61,6 +61,7 @@ fn may_begin_with(pattern: &str, prefix: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn name(text: &str) -> UpstreamName {
         text.parse().expect(text)
@@ -97,5 +98,20 @@ mod tests {
         assert!(!reaches("b/*", &[], "a") && !reaches("ab/*", &[], "a"));
         assert!(!reaches("*", &["a/*"], "a") && !reaches("*", &["*"], "a"));
         assert!(!Role::default().reaches(&name("a")));
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_role_allows_it_reaches(
+            allow in prop::collection::vec("[ab*]{0,3}/?[ab*]{0,2}", 1..3),
+            deny in prop::collection::vec("[ab*]{0,2}/?[ab*]{0,2}", 0..2),
+            upstream in "[ab]{1,2}",
+            own in "[ab/]{1,3}",
+        ) {
+            let role = Role { tools: Rules::new(&allow, &deny), ..Role::default() };
+            if role.allows(Kind::Tool, &name(&upstream), &own) {
+                prop_assert!(role.reaches(&name(&upstream)));
+            }
+        }
     }
 }
