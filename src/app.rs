@@ -6,6 +6,7 @@
 mod settings;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -74,11 +75,16 @@ impl App {
         self.doors.wait().await;
     }
 
-    /// Stops every upstream and waits for their last task.
+    /// Stops every upstream and waits for their last task. Requests that are under way end with an
+    /// error, which their clients get a moment to hear.
     pub async fn close(self) {
         self.stop_doors.cancel();
         self.stop_upstreams.cancel();
         self.upstreams.close();
         self.upstreams.wait().await;
+        let _ = tokio::time::timeout(LAST_WORDS, self.drained()).await;
     }
 }
+
+/// How long the last answers may take to their clients.
+const LAST_WORDS: Duration = Duration::from_secs(1);

@@ -69,10 +69,20 @@ pub struct Policy {
     keys: Keys,
 }
 
+/// The name of whoever shows no credentials.
+const ANONYMOUS: &str = "anonymous";
+
+impl Principal {
+    /// Whether this may be many clients at once: all that show no credentials.
+    pub fn is_anonymous(&self) -> bool {
+        *self.name == *ANONYMOUS
+    }
+}
+
 impl Policy {
     /// Makes a policy. A role that a client names and nobody defines allows nothing.
     pub fn new(settings: Settings) -> Self {
-        let principal = |role: String| Principal { name: "anonymous".into(), role: role.into() };
+        let principal = |role: String| Principal { name: ANONYMOUS.into(), role: role.into() };
         let roles = settings.roles.into_iter();
         Self {
             anonymous: settings.anonymous_role.map(principal),

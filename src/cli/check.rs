@@ -38,7 +38,7 @@ struct Row {
 
 /// Checks the configuration and every upstream in it.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    super::log::start_quietly();
+    super::log::start_for_a_report();
     if args.offline {
         let options = Options { allow_anonymous_network: args.allow_anonymous_network };
         args.config.load(&options).await?;
@@ -95,7 +95,7 @@ fn listed(view: &View, name: &str, state: String) -> Result<String, String> {
     if unread.is_empty() {
         return Ok(state);
     }
-    Err(format!("{state}, but could not be listed: {}; WEIR_LOG=warn tells why", unread.join(", ")))
+    Err(format!("{state}, but could not be listed: {}", unread.join(", ")))
 }
 
 /// What was left out of a list, a line each.

@@ -2,7 +2,6 @@
 
 use std::io::IsTerminal;
 
-use tracing::Level;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt;
 
@@ -11,10 +10,13 @@ use crate::config::{Log, LogFormat};
 /// Starts logging as the configuration says. `WEIR_LOG` overrides the level, in the syntax of
 /// `tracing_subscriber::EnvFilter`.
 pub(super) fn start(log: &Log) {
-    let default = format!("weir={}", log.level);
+    start_filtered(&format!("weir={}", log.level), log.format);
+}
+
+fn start_filtered(default: &str, format: LogFormat) {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let terminal = std::io::stderr().is_terminal();
-    let json = match log.format {
+    let json = match format {
         LogFormat::Json => true,
         LogFormat::Pretty => false,
         LogFormat::Auto => !terminal,
@@ -31,5 +33,11 @@ pub(super) fn start(log: &Log) {
 
 /// Starts logging for a command that answers on the terminal and ends: errors only.
 pub(super) fn start_quietly() {
-    start(&Log { level: Level::ERROR, format: LogFormat::Pretty });
+    start_filtered("weir=error", LogFormat::Pretty);
+}
+
+/// Starts logging for a command that reports on upstreams: what was left out of their lists, too.
+pub(super) fn start_for_a_report() {
+    let left_out = "weir=error,weir::upstream::walk=warn,weir::upstream::modern=warn,weir::gateway::refresh=warn";
+    start_filtered(left_out, LogFormat::Pretty);
 }

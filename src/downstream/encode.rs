@@ -10,7 +10,7 @@ use hyper::StatusCode;
 
 use super::answer::Refused;
 use crate::catalog::View;
-use crate::gateway::Page;
+use crate::gateway::{Guest, Page};
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::call::{Method, Outcome, Reply};
@@ -139,19 +139,25 @@ pub(super) fn no_such_resource(code: i64, uri: &str) -> Refused {
     refused
 }
 
-/// Whether an upstream says that a resource does not exist.
+/// Whether an upstream says that a URI which nobody lists does not exist.
 ///
-/// A URI that nobody lists is asked for where it may belong; one that is denied is not asked for. Only
-/// Weir's own words for both make them look the same. (-32602 says it in the modern era, where a read
-/// has no other parameter that could be wrong.)
-pub(super) fn says_no_such_resource(method: Method, reply: &Reply) -> bool {
+/// Such a URI is asked for where it may belong; one that is denied is not asked for. Only Weir's own
+/// words for both make them look the same. (-32602 says it in the modern era, where a read has no
+/// other parameter that could be wrong.) What is listed may be known to exist: its upstream's words
+/// pass.
+pub(super) fn says_no_such_resource(
+    guest: &Guest,
+    method: Method,
+    key: &str,
+    reply: &Reply,
+) -> bool {
     let codes = [mcp::code::RESOURCE_NOT_FOUND, code::INVALID_PARAMS];
     let Outcome::Error(error) = &reply.outcome else {
         return false;
     };
     let error = Object::parse_within(error.clone(), usize::MAX).ok();
-    let found = error.as_ref().and_then(code_of);
-    method == Method::ReadResource && found.is_some_and(|found| codes.contains(&found))
+    let says_so = error.as_ref().and_then(code_of).is_some_and(|code| codes.contains(&code));
+    method == Method::ReadResource && says_so && guest.view().resolve(Kind::Resource, key).is_none()
 }
 
 /// The code of an error object, if it has one that can be read.

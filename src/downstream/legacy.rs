@@ -92,7 +92,6 @@ pub(super) fn serve(
         revision: peer.revision,
         info: peer.info.clone(),
         capabilities: peer.capabilities.clone(),
-        log_level: None,
         notes,
     };
     let guest = guest.clone();
@@ -149,7 +148,7 @@ async fn ask(
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = ask.key.clone();
     let reply = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
-    if encode::says_no_such_resource(method, &reply) {
+    if encode::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
     }
     self::reply(id, reply, max_reply).await

@@ -16,7 +16,6 @@ pub(super) struct Owned {
     pub(super) version: Option<Bytes>,
     pub(super) info: Option<Bytes>,
     pub(super) capabilities: Option<Bytes>,
-    pub(super) log_level: Option<Bytes>,
 }
 
 /// `_meta` is not what it must be; the text is fit for the client.
@@ -44,9 +43,10 @@ pub(super) fn take(params: &mut Object) -> Result<Owned, BadMeta> {
         version: rest.take(meta::PROTOCOL_VERSION),
         info: rest.take(meta::CLIENT_INFO),
         capabilities: rest.take(meta::CLIENT_CAPABILITIES),
-        log_level: rest.take(meta::LOG_LEVEL),
     };
-    if owned == Owned::default() {
+    // Log messages are not carried yet: nobody is asked for any.
+    let log_level = rest.take(meta::LOG_LEVEL);
+    if owned == Owned::default() && log_level.is_none() {
         return Ok(owned);
     }
     if rest.is_empty() {

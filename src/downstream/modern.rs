@@ -149,7 +149,6 @@ pub(super) fn serve(
         revision,
         info: owned.info.filter(|info| info.starts_with(b"{")),
         capabilities: capabilities.to_bytes(),
-        log_level: owned.log_level,
         notes,
     };
     let guest = guest.clone();
@@ -208,7 +207,7 @@ async fn ask(
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = ask.key.clone();
     let reply = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
-    if encode::says_no_such_resource(method, &reply) {
+    if encode::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
     }
     // Spec, caching: what depends on who asks is private, whatever the upstream may think.

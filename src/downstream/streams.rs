@@ -27,13 +27,21 @@ impl Streams {
     /// Takes a slot; `None` if the principal has used all of its own.
     pub(super) fn open(&self, principal: &Principal) -> Option<Slot> {
         let mut count = self.open.entry(principal.clone()).or_insert(0);
-        if *count >= self.limit {
+        if *count >= share(principal, self.limit) {
             return None;
         }
         *count += 1;
         Some(Slot { open: Arc::clone(&self.open), principal: principal.clone() })
     }
 }
+
+/// How much of a limit per client a principal has: who shows no credentials stands for many clients.
+pub(super) fn share(principal: &Principal, per_client: usize) -> usize {
+    if principal.is_anonymous() { per_client * ANONYMOUS_CLIENTS } else { per_client }
+}
+
+/// How many clients the anonymous ones count as together.
+const ANONYMOUS_CLIENTS: usize = 16;
 
 impl Drop for Slot {
     fn drop(&mut self) {
@@ -59,5 +67,8 @@ mod tests {
         assert!(streams.open(&principal("b")).is_some());
         drop(slot);
         assert!(streams.open(&principal("a")).is_some() && streams.open.is_empty());
+        let anonymous: Vec<_> =
+            (0..20).filter_map(|_| streams.open(&principal("anonymous"))).collect();
+        assert_eq!(anonymous.len(), ANONYMOUS_CLIENTS);
     }
 }

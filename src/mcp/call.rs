@@ -69,8 +69,6 @@ pub struct Caller {
     pub info: Option<Bytes>,
     /// What the client declared that it can do, as a JSON object.
     pub capabilities: Bytes,
-    /// The least severe log message that the client wants, as JSON.
-    pub log_level: Option<Bytes>,
     /// Where progress goes.
     pub notes: Notes,
 }
@@ -82,7 +80,6 @@ impl Caller {
             revision,
             info: None,
             capabilities: Bytes::from_static(b"{}"),
-            log_level: None,
             notes: Notes::unheard(),
         }
     }

@@ -1,8 +1,8 @@
 //! Progress beside a call: from the upstream that works to the client that waits.
 //!
 //! Promises: progress only increases, comes at most [`PER_SECOND`] times a second after a first burst
-//! of as many, and the last one always comes. A client that does not read loses notes, never its reply:
-//! the upstream's side never waits.
+//! of as many, and the last one always comes to a client that reads. One that does not loses notes, never
+//! its reply: the upstream's side never waits.
 //!
 //! Knows nothing of: tokens. Each hop mints its own, so none travels through the house.
 
@@ -58,7 +58,7 @@ impl Notes {
         (Self { sender: Some(sender), ..Self::unheard() }, stream)
     }
 
-    /// Notes that nobody asked for. They still count as a sign of life.
+    /// Notes that nobody asked for. An upstream that sends some all the same shows a sign of life.
     pub fn unheard() -> Self {
         let shared = Shared { last_progress: f64::NEG_INFINITY, last_heard: Instant::now() };
         Self { shared: Arc::new(Mutex::new(shared)), sender: None }

@@ -577,6 +577,19 @@ prompts_dir = "p"
 }
 
 #[test]
+fn what_says_how_a_server_is_spoken_to_does_not_go_with_a_folder() {
+    let drawn = mistakes(
+        r#"[upstreams.house]
+prompts_dir = "p"
+era = "modern"
+timeouts = { list = "5s", call = "5s" }
+limits.max_pages = 3
+"#,
+    );
+    insta::assert_snapshot!(drawn, @"");
+}
+
+#[test]
 fn a_network_address_that_no_host_leads_to_is_a_warning() {
     let drawn = warnings(
         r#"[server]
