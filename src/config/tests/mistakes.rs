@@ -207,11 +207,11 @@ args = ["x"]
     1 | [upstreams.a]
       |            ^ write exactly one of prompts_dir, command, url
 
-    error: upstreams.b.url: an upstream with command is elsewhere already
+    error: upstreams.b.url: command says already where this upstream is
      --> weir.toml:4:7
       |
     4 | url = "http://h/"
-      |       ^^^^^^^^^^^ write one of the two
+      |       ^^^^^^^^^^^ keep one of the two: each is a different upstream
 
     error: upstreams.c.args: goes with command, not with url
      --> weir.toml:7:8
