@@ -33,9 +33,9 @@ enum Command {
     Stdio(stdio::Args),
     /// Checks the configuration, then starts, lists and reports each upstream.
     Check(check::Args),
-    /// Lists prompts, tools, resources or templates as clients see them.
+    /// Starts the upstreams and lists their prompts, tools, resources or templates.
     List(list::Args),
-    /// Gets a prompt.
+    /// Starts the upstreams and gets a prompt.
     Get(get::Args),
 }
 

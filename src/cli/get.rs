@@ -18,10 +18,10 @@ use crate::mcp::revision::Revision;
 pub(super) struct Args {
     /// The prompt's name, as `weir list` shows it.
     name: String,
-    /// The prompt's arguments.
+    /// The prompt's arguments; quote a value with spaces: diff="a change".
     #[arg(value_name = "ARGUMENT=VALUE", value_parser = argument)]
     arguments: Vec<(String, String)>,
-    /// Asks as this client.
+    /// Asks as this client, instead of as the operator, from whom nothing is hidden.
     #[arg(long = "as", value_name = "CLIENT")]
     client: Option<String>,
     /// Prints the result as JSON.

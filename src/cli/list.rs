@@ -15,7 +15,7 @@ pub(super) struct Args {
     /// What to list.
     #[arg(value_enum, default_value = "prompts")]
     kind: Listed,
-    /// Sees what this client sees.
+    /// Lists what this client sees, instead of all that its operator sees.
     #[arg(long = "as", value_name = "CLIENT")]
     client: Option<String>,
     /// Prints the definitions as JSON.

@@ -89,7 +89,7 @@ The entry to paste into a client's configuration:
 
     {{ "mcpServers": {{ "weir": {{ "type": "http", "url": "{endpoint}" }} }} }}
 
-Three things to try in a second terminal, in this folder:
+Three things to try in a second terminal, in this folder; each starts a fleet of its own:
 
     {program} list --demo
     {program} get --demo engineering__commit-message diff="rename fetch to load"

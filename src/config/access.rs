@@ -152,9 +152,17 @@ fn pattern(v: &Value<'_>) -> Parsed<String> {
         )),
         None if pattern != "*" => Err(Complaint::new(
             format!("{pattern:?} is not a pattern like \"<upstream>/<name>\""),
-            format!(
-                "write \"{pattern}/*\" for all of that upstream, or \"*/{pattern}\" for the name anywhere"
-            ),
+            match pattern.split_once("__") {
+                // What a client sees, copied from `weir list`.
+                Some((upstream, own)) => {
+                    format!(
+                        "write \"{upstream}/{own}\": the upstream, then the name that it uses itself"
+                    )
+                }
+                None => format!(
+                    "write \"{pattern}/*\" for all of that upstream, or \"*/{pattern}\" for the name anywhere"
+                ),
+            },
         )),
         _ => Ok(pattern.to_owned()),
     }

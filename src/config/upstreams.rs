@@ -190,8 +190,8 @@ fn source(t: &Table<'_>, folder: &Path) -> Option<Source> {
             [first, second, ..] => t.object(
                 second,
                 Complaint::new(
-                    format!("an upstream with {first} is elsewhere already"),
-                    "write one of the two",
+                    format!("{first} says already where this upstream is"),
+                    "keep one of the two: each is a different upstream",
                 ),
             ),
             _ => t.object_to_all(Complaint::new(

@@ -137,6 +137,9 @@ fn tls_connector() -> Result<TlsConnector, String> {
 /// Why a program cannot be started, in words.
 fn explain(program: &str, error: &io::Error) -> io::Error {
     let text = match error.kind() {
+        io::ErrorKind::NotFound if program.contains(' ') => {
+            format!("no program `{program}`: what follows the program's name goes into `args`")
+        }
         io::ErrorKind::NotFound if program.contains('/') => format!("no such program: {program}"),
         io::ErrorKind::NotFound => format!("no program `{program}` in PATH"),
         io::ErrorKind::PermissionDenied => format!("`{program}` may not be executed"),
@@ -271,6 +274,11 @@ mod tests {
         assert_eq!(missing, "no program `no-such-program` in PATH");
         let missing = refusal(|command| command.program = "/no/such".into());
         assert_eq!(missing, "no such program: /no/such");
+        let line = refusal(|command| command.program = "no-such --option".into());
+        assert_eq!(
+            line,
+            "no program `no-such --option`: what follows the program's name goes into `args`"
+        );
         let forbidden = refusal(|command| command.program = "/etc/passwd".into());
         assert_eq!(forbidden, "`/etc/passwd` may not be executed");
         let nowhere = refusal(|command| command.cwd = Some("/no/such".into()));

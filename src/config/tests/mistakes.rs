@@ -207,11 +207,11 @@ args = ["x"]
     1 | [upstreams.a]
       |            ^ write exactly one of prompts_dir, command, url
 
-    error: upstreams.b.url: an upstream with command is elsewhere already
+    error: upstreams.b.url: command says already where this upstream is
      --> weir.toml:4:7
       |
     4 | url = "http://h/"
-      |       ^^^^^^^^^^^ write one of the two
+      |       ^^^^^^^^^^^ keep one of the two: each is a different upstream
 
     error: upstreams.c.args: goes with command, not with url
      --> weir.toml:7:8
@@ -266,21 +266,27 @@ fn a_pattern_names_its_upstream() {
         r#"[upstreams.house]
 prompts_dir = "p"
 [roles.guest]
-prompts.allow = ["house", "/x"]
+prompts.allow = ["house", "/x", "house__review"]
 "#,
     );
     insta::assert_snapshot!(drawn, @r#"
     error: roles.guest.prompts.allow: "house" is not a pattern like "<upstream>/<name>"
      --> weir.toml:4:18
       |
-    4 | prompts.allow = ["house", "/x"]
+    4 | prompts.allow = ["house", "/x", "house__review"]
       |                  ^^^^^^^ write "house/*" for all of that upstream, or "*/house" for the name anywhere
 
     error: roles.guest.prompts.allow: "/x" names no upstream
      --> weir.toml:4:27
       |
-    4 | prompts.allow = ["house", "/x"]
+    4 | prompts.allow = ["house", "/x", "house__review"]
       |                           ^^^^ write "*/x" for every upstream, or "<upstream>/x"
+
+    error: roles.guest.prompts.allow: "house__review" is not a pattern like "<upstream>/<name>"
+     --> weir.toml:4:33
+      |
+    4 | prompts.allow = ["house", "/x", "house__review"]
+      |                                 ^^^^^^^^^^^^^^^ write "house/review": the upstream, then the name that it uses itself
     "#);
 }
 

@@ -69,7 +69,7 @@ fn admit(door: &Door, parts: &Parts) -> Result<Guest, Box<Reply>> {
     Ok(entered.map_err(|refusal| {
         // Why is the operator's to know: a client learns no more than that it was refused.
         debug!(%refusal, "a client is not let in");
-        body::unauthorized("these credentials are not accepted here")
+        body::unauthorized("a valid key is needed: send it as `Authorization: Bearer <key>`")
     })?)
 }
 
