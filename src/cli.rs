@@ -14,6 +14,7 @@ mod serve;
 mod stdio;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -60,8 +61,9 @@ pub fn run() -> ExitCode {
         Command::List(args) => (args.json, runtime.block_on(list::run(args))),
         Command::Get(args) => (args.json, runtime.block_on(get::run(args))),
     };
-    // A blocking read of standard input cannot be cancelled; do not wait for it.
-    runtime.shutdown_background();
+    // Tasks that are left are dropped here, and with them the children that they keep. A blocking read
+    // of standard input cannot be cancelled, and is not waited for longer than that takes.
+    runtime.shutdown_timeout(LAST_TASKS);
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -70,3 +72,6 @@ pub fn run() -> ExitCode {
         }
     }
 }
+
+/// How long the tasks that are left may take to be dropped.
+const LAST_TASKS: Duration = Duration::from_millis(250);

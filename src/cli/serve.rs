@@ -51,7 +51,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         }
         () = signals.next() => warn!("stopped with requests under way: told twice"),
     }
-    app.close().await;
+    signals.close(app).await;
     info!("stopped");
     Ok(())
 }
@@ -115,6 +115,15 @@ impl Signals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
         })
+    }
+
+    /// Closes the house. Whoever tells again does not wait for upstreams that end slowly: they are
+    /// killed as the program ends, where otherwise it would be killed itself and leave them behind.
+    pub(super) async fn close(&mut self, app: App) {
+        tokio::select! {
+            () = app.close() => {}
+            () = self.next() => warn!("stopped without waiting for the upstreams: told again"),
+        }
     }
 
     /// Waits for the next one.

@@ -2,6 +2,7 @@
 //!
 //! Opens no listener, and nothing but protocol goes to standard output.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use super::failure::Failure;
@@ -22,7 +23,7 @@ pub(super) struct Args {
     config: ConfigArgs,
 }
 
-/// Serves until standard input ends or a signal says stop.
+/// Serves until standard input ends or a signal says stop; then what is under way ends first.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Nobody on a network can come in this way.
     let options = Options { allow_anonymous_network: true };
@@ -37,10 +38,18 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         })?,
     };
     let door = Arc::clone(app.door());
+    let mut serving = pin!(stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout()));
     tokio::select! {
-        () = stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout()) => {}
-        () = signals.next() => {}
+        () = &mut serving => {}
+        () = signals.next() => {
+            app.stop_doors();
+            tokio::select! {
+                // Too late is as good as told twice: what is left is cut.
+                _ = tokio::time::timeout(config.server.shutdown_grace, serving) => {}
+                () = signals.next() => {}
+            }
+        }
     }
-    app.close().await;
+    signals.close(app).await;
     Ok(())
 }
