@@ -11,9 +11,11 @@ mod house;
 mod list;
 mod log;
 mod serve;
+mod signals;
 mod stdio;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -60,8 +62,9 @@ pub fn run() -> ExitCode {
         Command::List(args) => (args.json, runtime.block_on(list::run(args))),
         Command::Get(args) => (args.json, runtime.block_on(get::run(args))),
     };
-    // A blocking read of standard input cannot be cancelled; do not wait for it.
-    runtime.shutdown_background();
+    // Tasks that are left are dropped here, and with them the children that they keep. A blocking read
+    // of standard input cannot be cancelled, and is not waited for longer than that takes.
+    runtime.shutdown_timeout(LAST_TASKS);
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -70,3 +73,6 @@ pub fn run() -> ExitCode {
         }
     }
 }
+
+/// How long the tasks that are left may take to be dropped.
+const LAST_TASKS: Duration = Duration::from_millis(250);

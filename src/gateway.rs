@@ -160,6 +160,21 @@ impl Guest {
         self.public
     }
 
+    /// Waits for upstreams that are still starting, but not past the first moment after Weir's own
+    /// start: what is told once, like capabilities, should not be told too early.
+    pub async fn settle(&self) {
+        self.gateway.first_list.soon().await;
+    }
+
+    /// Waits until the guest can see the item of this public key.
+    pub async fn sees(&self, kind: Kind, key: &str) {
+        let mut view = self.view.clone();
+        if view.wait_for(|view| view.resolve(kind, key).is_some()).await.is_err() {
+            // The catalog is gone: the house is closing, and nothing comes any more.
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// What the guest can see at this moment.
     pub fn view(&self) -> Arc<View> {
         Arc::clone(&self.view.borrow())
@@ -169,7 +184,7 @@ impl Guest {
     pub async fn list(&self, kind: Kind, cursor: Option<&str>) -> Result<Page, Fault> {
         let unreadable = |_| Fault::Request("Invalid cursor".to_owned());
         let after = cursor.map(|text| Cursor::parse(text, kind)).transpose().map_err(unreadable)?;
-        self.gateway.first_list.soon().await;
+        self.settle().await;
         let page = self.view().page(kind, after.as_ref());
         Ok(Page {
             items: page.items,
@@ -186,7 +201,7 @@ impl Guest {
             Some(target) => target,
             None => {
                 // Just after the start the owner may not have been listed yet.
-                self.gateway.first_list.soon().await;
+                self.settle().await;
                 let Some(target) = self.resolve(&ask) else {
                     return Err(Fault::NoSuchItem { kind: ask.kind, key: ask.key });
                 };

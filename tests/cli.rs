@@ -1,9 +1,13 @@
 //! The commands, as a person or a script meets them: whole outputs and exit codes.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use insta::assert_snapshot;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 const GREETING: &str = "---
@@ -315,4 +319,64 @@ fn a_port_in_use_is_one_line_that_says_what_to_do() {
     assert_eq!(code, 4);
     let err = err.replace(&address.to_string(), "ADDRESS");
     assert_snapshot!(err, @"weir: cannot listen on ADDRESS: Address already in use (os error 98); stop whatever listens there, or set another `listen` under [server]");
+}
+
+/// Starts `weir stdio` with its pipes in our hands.
+fn stdio(folder: &Path) -> Child {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("stdio").current_dir(folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("it starts")
+}
+
+fn terminate(child: &Child) {
+    let id = Pid::from_child(child);
+    kill_process(id, Signal::TERM).expect("it runs");
+}
+
+/// The first line of `lines` that holds `text`.
+fn line_with(lines: &mut impl BufRead, text: &str) -> String {
+    let mut lines = lines.lines().map_while(Result::ok);
+    lines.find(|line| line.contains(text)).expect("it is said")
+}
+
+#[test]
+fn a_signal_lets_the_call_of_a_client_on_stdio_end_first() {
+    let server = Path::new(env!("CARGO_BIN_EXE_weir")).with_file_name("examples/legacy_stdio");
+    let folder = folder(&format!("[upstreams.notes]\ncommand = \"{}\"\n", server.display()));
+    let mut weir = stdio(folder.path());
+    let meta = r#""_meta":{"progressToken":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    let count = r#""name":"notes__slow_count","arguments":{"to":5,"delay_ms":100}"#;
+    let call = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{{{count},{meta}}}}}\n"
+    );
+    // Held open: the end of the input would cancel the call.
+    let mut input = weir.stdin.take().expect("piped");
+    input.write_all(call.as_bytes()).expect("it reads");
+    let mut output = BufReader::new(weir.stdout.take().expect("piped"));
+    line_with(&mut output, "notifications/progress");
+    terminate(&weir);
+    assert!(line_with(&mut output, r#""id":7"#).contains("counted to 5"));
+    assert!(weir.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_signal_while_it_ends_kills_a_child_that_will_not() {
+    let script = "trap 'echo asked >&2' TERM; echo begun $$ >&2; while :; do sleep 1; done";
+    let folder = folder(&format!(
+        "[log]\nlevel = \"debug\"\n[upstreams.deaf]\ncommand = \"sh\"\nargs = [\"-c\", \"{script}\"]\n"
+    ));
+    let mut weir = stdio(folder.path());
+    let mut log = BufReader::new(weir.stderr.take().expect("piped"));
+    let begun = line_with(&mut log, "begun ");
+    let child = begun.split("begun ").nth(1).expect("a number");
+    let child: String = child.chars().take_while(char::is_ascii_digit).collect();
+    // As clients do it: they close its input, then ask it to end, then kill it.
+    drop(weir.stdin.take());
+    line_with(&mut log, "asked");
+    let start = Instant::now();
+    terminate(&weir);
+    assert!(weir.wait().expect("it ends").success());
+    assert!(start.elapsed() < Duration::from_secs(2), "it did not wait for the child");
+    assert!(!Path::new("/proc").join(child).exists(), "the child is gone");
 }

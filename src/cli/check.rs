@@ -45,7 +45,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         anstream::eprintln!("the configuration is good");
         return Ok(());
     }
-    let house = House::open(&args.config, None).await?;
+    let house = House::open(&args.config, None, None).await?;
     let rows = rows(&house);
     house.close().await;
     let mut out = anstream::stdout().lock();

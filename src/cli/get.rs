@@ -42,7 +42,8 @@ fn argument(text: &str) -> Result<(String, String), String> {
 /// Gets the prompt and prints its messages.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     super::log::start_quietly();
-    let house = House::open(&args.config, args.client.as_deref()).await?;
+    let house =
+        House::open(&args.config, args.client.as_deref(), Some((Kind::Prompt, &args.name))).await?;
     let result = get(&house, &args).await;
     house.close().await;
     let result = result?;

@@ -83,9 +83,13 @@ pub(super) struct House {
 }
 
 impl House {
-    /// Opens the house and waits until each upstream has been listed or has failed. `client` is whose
-    /// policy is met; nobody's means that nothing is hidden.
-    pub(super) async fn open(args: &ConfigArgs, client: Option<&str>) -> Result<Self, Failure> {
+    /// Opens the house and waits until each upstream has been listed or has failed, or until `wanted`
+    /// can be seen. `client` is whose policy is met; nobody's means that nothing is hidden.
+    pub(super) async fn open(
+        args: &ConfigArgs,
+        client: Option<&str>,
+        wanted: Option<(Kind, &str)>,
+    ) -> Result<Self, Failure> {
         // Nobody else can come in, so whoever may listen on the network does not matter here.
         let loaded = args.load(&Options { allow_anonymous_network: true }).await?;
         let app = App::open(&loaded.config, Arc::new(Host::new()));
@@ -96,7 +100,16 @@ impl House {
                 Failure::Unauthenticated(format!("no client `{name}` in the configuration"))
             })?,
         };
-        app.gateway().listed().await;
+        let seen = async {
+            match wanted {
+                Some((kind, key)) => guest.sees(kind, key).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = app.gateway().listed() => {}
+            () = seen => {}
+        }
         Ok(Self { loaded, app, guest, everything })
     }
 

@@ -47,7 +47,7 @@ impl From<Listed> for Kind {
 /// Lists a kind through all pages.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     super::log::start_quietly();
-    let house = House::open(&args.config, args.client.as_deref()).await?;
+    let house = House::open(&args.config, args.client.as_deref(), None).await?;
     let kind = Kind::from(args.kind);
     let listed = list(&house, kind).await;
     let missing = house.guest().view().missing(kind).to_vec();

@@ -38,6 +38,9 @@ pub(super) fn start_quietly() {
 
 /// Starts logging for a command that reports on upstreams: what was left out of their lists, too.
 pub(super) fn start_for_a_report() {
-    let left_out = "weir=error,weir::upstream::walk=warn,weir::upstream::modern=warn,weir::gateway::refresh=warn";
-    start_filtered(left_out, LogFormat::Pretty);
+    let mut filter = "weir=error".to_owned();
+    for room in ["gateway::refresh", "upstream::library", "upstream::modern", "upstream::walk"] {
+        filter += &format!(",weir::{room}=warn");
+    }
+    start_filtered(&filter, LogFormat::Pretty);
 }

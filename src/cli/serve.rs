@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::{info, warn};
+use tracing::info;
 
 use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded};
+use super::signals::Signals;
 use crate::app::App;
 use crate::config::{Config, Options};
 use crate::downstream::http;
@@ -37,21 +37,14 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     app.spawn_door(http::accept_loop(listener, Arc::clone(app.door())));
     info!(%endpoint, upstreams = config.upstreams.len(), "ready");
     if demo.is_some() {
+        // Below the lines that tell of its upstreams.
+        app.gateway().listed().await;
         welcome(&endpoint);
     }
 
     signals.next().await;
-    info!(grace = ?config.server.shutdown_grace, "stopping: what is under way may end");
-    app.stop_doors();
-    tokio::select! {
-        drained = tokio::time::timeout(config.server.shutdown_grace, app.drained()) => {
-            if drained.is_err() {
-                warn!("stopped with requests under way: the grace time is over");
-            }
-        }
-        () = signals.next() => warn!("stopped with requests under way: told twice"),
-    }
-    app.close().await;
+    signals.drain(&app, config.server.shutdown_grace, app.drained()).await;
+    signals.close(app).await;
     info!("stopped");
     Ok(())
 }
@@ -98,30 +91,4 @@ Three things to try in a second terminal, in this folder; each starts a fleet of
 Edit a file in prompts/ and a connected client's list changes. Stop with Ctrl-C.
 "#
     );
-}
-
-/// The signals that mean stop.
-pub(super) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    pub(super) fn new() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| Failure::Unreachable(format!("no signals: {error}")))
-        };
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Waits for the next one.
-    pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

@@ -2,13 +2,12 @@
 //!
 //! Opens no listener, and nothing but protocol goes to standard output.
 
+use std::pin::pin;
 use std::sync::Arc;
-
-use tracing::{info, warn};
 
 use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded};
-use super::serve::Signals;
+use super::signals::Signals;
 use crate::app::App;
 use crate::config::Options;
 use crate::downstream::stdio;
@@ -24,7 +23,7 @@ pub(super) struct Args {
     config: ConfigArgs,
 }
 
-/// Serves until standard input ends, or a signal says stop and what is under way has ended.
+/// Serves until standard input ends or a signal says stop; then what is under way ends first.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Nobody on a network can come in this way.
     let options = Options { allow_anonymous_network: true };
@@ -39,24 +38,13 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         })?,
     };
     let door = Arc::clone(app.door());
-    let serving = stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout());
-    let mut serving = std::pin::pin!(serving);
+    let mut serving = pin!(stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout()));
     tokio::select! {
         () = &mut serving => {}
         () = signals.next() => {
-            let grace = config.server.shutdown_grace;
-            info!(?grace, "stopping: what is under way may end");
-            app.stop_doors();
-            tokio::select! {
-                drained = tokio::time::timeout(grace, &mut serving) => {
-                    if drained.is_err() {
-                        warn!("stopped with requests under way: the grace time is over");
-                    }
-                }
-                () = signals.next() => warn!("stopped with requests under way: told twice"),
-            }
+            signals.drain(&app, config.server.shutdown_grace, serving).await;
         }
     }
-    app.close().await;
+    signals.close(app).await;
     Ok(())
 }

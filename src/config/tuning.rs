@@ -125,15 +125,27 @@ impl Tuning {
     }
 }
 
-/// Reads what the table says; the rest is inherited.
-pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning) -> Tuning {
+/// Reads what the table says; the rest is inherited. Nobody speaks to a folder, so what says how a server is
+/// spoken to has no place in a library's own table.
+pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning, is_library: bool) -> Tuning {
+    let without_effect = |t: &Table<'_>, keys: &[&'static str]| {
+        for key in keys.iter().filter(|key| is_library && t.has(key)) {
+            let what = "has no effect on a prompts_dir, which is not spoken to";
+            t.object(key, Complaint::new(what, "remove it"));
+        }
+    };
+    without_effect(t, &["era"]);
     let eras =
         [("auto", EraChoice::Auto), ("modern", EraChoice::Modern), ("legacy", EraChoice::Legacy)];
     let mut tuning = inherited.clone();
     tuning.era = t.read("era", value::choice(&eras)).unwrap_or(inherited.era);
-    tuning.timeouts = t.table("timeouts", |t| timeouts(t, &inherited.timeouts));
+    tuning.timeouts = t.table("timeouts", |t| {
+        without_effect(t, &["startup", "list"]);
+        timeouts(t, &inherited.timeouts)
+    });
     tuning.retry = t.table("retry", |t| retry(t, &inherited.retry));
     t.table("limits", |t| {
+        without_effect(t, &["max_message", "max_items", "max_pages"]);
         tuning.concurrency =
             t.read("concurrency", value::count(1..=100_000)).or(inherited.concurrency);
         tuning.max_message = t.read("max_message", value::size).unwrap_or(inherited.max_message);

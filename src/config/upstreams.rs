@@ -91,7 +91,7 @@ pub(super) struct Upstreams {
 }
 
 pub(super) fn read(root: &Table<'_>, folder: &Path) -> Upstreams {
-    let inherited = root.table("defaults", |t| tuning(t, &Tuning::default()));
+    let inherited = root.table("defaults", |t| tuning(t, &Tuning::default(), false));
     let mut result = Upstreams { list: Vec::new(), names: Vec::new(), enabled: 0 };
     let mut prefixes: Vec<(String, String)> = Vec::new();
     root.tables("upstreams", |name, t| {
@@ -145,7 +145,7 @@ fn upstream(
     folder: &Path,
 ) -> Option<Upstream> {
     let source = source(t, folder);
-    let tuning = tuning(t, inherited);
+    let tuning = tuning(t, inherited, matches!(source, Some(Source::Library { .. })));
     let [prompts, tools, resources] = ["prompts", "tools", "resources"]
         .map(|kind| t.table(kind, |t| patterns(t, Patterns::everything(), pattern)));
     let rename = renames(t);
@@ -211,27 +211,11 @@ fn source(t: &Table<'_>, folder: &Path) -> Option<Source> {
     for (key, owner) in owners.into_iter().filter(|(key, owner)| t.has(key) && kind != *owner) {
         t.object(key, Complaint::new(format!("goes with {owner}, not with {kind}"), "remove it"));
     }
-    if kind == "prompts_dir" {
-        object_to_wire_keys(t);
-    }
     match kind {
         "prompts_dir" => dir.map(|dir| Source::Library { dir: folder.join(dir) }),
         "command" => command.map(|command| Source::Process { command, args, env, pass_env, cwd }),
         _ => url.map(|url| Source::Http { url, headers }),
     }
-}
-
-/// Objects to what says how a server is spoken to: nobody speaks to a folder.
-fn object_to_wire_keys(t: &Table<'_>) {
-    let object = |t: &Table<'_>, keys: &[&'static str]| {
-        for key in keys.iter().filter(|key| t.has(key)) {
-            let what = "has no effect on a prompts_dir, which is not spoken to";
-            t.object(key, Complaint::new(what, "remove it"));
-        }
-    };
-    object(t, &["era"]);
-    t.table("timeouts", |t| object(t, &["startup", "list"]));
-    t.table("limits", |t| object(t, &["max_message", "max_items", "max_pages"]));
 }
 
 fn variable(name: &str, place: Span) -> Parsed<String> {

@@ -126,7 +126,12 @@ pub(super) fn serve(
 ) -> Exchange {
     let Opened { request: Request { id, method, params }, revision, owned, capabilities } = opened;
     if &*method == "server/discover" {
-        return Exchange::Call(Call::answered(discover(guest, &id, versions)));
+        let (guest, versions) = (guest.clone(), versions.clone());
+        let answer = async move {
+            guest.settle().await;
+            Some(discover(&guest, &id, &versions))
+        };
+        return Exchange::Call(Call { answer: answer.boxed(), progress: None });
     }
     if &*method == "subscriptions/listen" {
         return match listening::listen(guest, &id, &params, streams) {

@@ -34,6 +34,8 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
+    // Its client has started us this very moment and will learn once what can be asked here.
+    guest.settle().await;
     let end = CancellationToken::new();
     let (queue, lines) = mpsc::channel(QUEUE);
     let writer = door.tasks.spawn(write(output, lines, end.clone()));

@@ -61,6 +61,8 @@ struct Plan {
     is_pressed: bool,
     /// What was read last, in short: the topic's kind, or its two.
     digests: [Option<u64>; 2],
+    /// How many items that was.
+    items: [usize; 2],
 }
 
 /// A topic that has been listed.
@@ -68,6 +70,7 @@ struct Listed {
     /// When it wants to be listed again.
     again: Option<Instant>,
     digests: [Option<u64>; 2],
+    items: [usize; 2],
 }
 
 enum Event {
@@ -88,6 +91,7 @@ impl Refresh {
             pause: BURST,
             is_pressed: false,
             digests: [None; 2],
+            items: [0; 2],
         };
         Self {
             upstream,
@@ -174,13 +178,15 @@ impl Refresh {
             plan.last_read = Some(now);
         }
         let lists = join_all(due.iter().map(|topic| self.list(*topic))).await;
+        let mut is_new = false;
         for (topic, next) in due.into_iter().zip(lists) {
             let plan = &mut self.topics[topic.index()];
             match next {
                 Ok(listed) => {
                     plan.due = listed.again;
                     plan.retry = FIRST_RETRY;
-                    plan.relax(listed.digests);
+                    plan.items = listed.items;
+                    is_new |= plan.relax(listed.digests);
                 }
                 Err(()) => {
                     plan.is_pressed = false;
@@ -189,13 +195,19 @@ impl Refresh {
                 }
             }
         }
+        if is_new {
+            let [[prompts, _], [tools, _], [resources, templates]] =
+                self.topics.map(|plan| plan.items);
+            let upstream = self.upstream.name();
+            info!(%upstream, prompts, tools, resources, templates, "listed");
+        }
         self.unsettled = None;
     }
 
     /// Lists the kinds of a topic.
     async fn list(&self, topic: Topic) -> Result<Listed, ()> {
         let name = self.upstream.name();
-        let mut listed = Listed { again: None, digests: [None; 2] };
+        let mut listed = Listed { again: None, digests: [None; 2], items: [0; 2] };
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
         for (half, kind) in kinds.enumerate() {
             let mut digest = DefaultHasher::new();
@@ -209,12 +221,8 @@ impl Refresh {
                 item.definition.to_bytes().hash(&mut digest);
             }
             let digest = digest.finish();
-            let items = listing.items.len();
-            if self.topics[topic.index()].digests[half] == Some(digest) {
-                debug!(upstream = %name, %kind, items, "listed again");
-            } else {
-                info!(upstream = %name, %kind, items, "listed");
-            }
+            listed.items[half] = listing.items.len();
+            debug!(upstream = %name, %kind, items = listing.items.len(), "read");
             let fresh_until = listing.ttl.map(|ttl| Instant::now() + ttl);
             self.catalog.publish(name, kind, Snapshot { items: listing.items, fresh_until });
             let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
@@ -239,13 +247,14 @@ impl Plan {
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
-    /// The topic was read: under pressure the next pause is longer.
-    fn relax(&mut self, digests: [Option<u64>; 2]) {
+    /// The topic was read: under pressure the next pause is longer. Tells whether it was anything new.
+    fn relax(&mut self, digests: [Option<u64>; 2]) -> bool {
         let is_new = std::mem::replace(&mut self.digests, digests) != digests;
         if std::mem::take(&mut self.is_pressed) {
             let longest = if is_new { STORM } else { FALSE_ALARMS };
             self.pause = (self.pause * 2).min(longest);
         }
+        is_new
     }
 }
 

@@ -53,7 +53,9 @@ impl Host {
         let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         // The brackets of an IPv6 address belong to the URL.
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let stream = connect(host, port).await?;
+        let unreachable =
+            |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
+        let stream = connect(host, port).await.map_err(unreachable)?;
         if !is_tls {
             return Ok(Box::new(stream));
         }

@@ -84,19 +84,6 @@ impl Served {
         soon(async { while !fits(self.log_line().await) {} }).await;
     }
 
-    /// Waits until an upstream has been listed to the last kind.
-    pub(crate) async fn listed(&mut self, upstream: &str) {
-        let fits = |line: &serde_json::Value| {
-            line["message"] == "listed"
-                && line["upstream"] == upstream
-                && line["kind"] == "resource template"
-        };
-        if self.seen.iter().any(fits) {
-            return;
-        }
-        soon(async { while !fits(self.log_line().await) {} }).await;
-    }
-
     async fn log_line(&mut self) -> &serde_json::Value {
         let line = self.log.next_line().await.unwrap().expect("the log goes on");
         self.seen.push(serde_json::from_str(&line).unwrap_or_default());

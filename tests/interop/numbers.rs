@@ -34,7 +34,7 @@ async fn it_idles_in_under_30_mib_with_ten_http_upstreams() {
     let fleet = Fleet::new(&upstreams);
     let mut served = fleet.serve().await;
     for number in 0..10 {
-        served.listed(&format!("shop{number}")).await;
+        served.logged("listed", &format!("shop{number}")).await;
     }
     let mib = served.resident_bytes() as f64 / f64::from(1 << 20);
     println!("{mib:.1} MiB resident with ten HTTP upstreams");

@@ -234,7 +234,7 @@ async fn real_servers_of_both_eras_work_beside_a_broken_one() {
         for upstream in
             ["fetch", "fetch-old", "git", "git-old", "everything", "weather", "weather-old"]
         {
-            served.listed(upstream).await;
+            served.logged("listed", upstream).await;
         }
         for lifecycle in [legacy(), modern()] {
             let client = over_http(&served, lifecycle, &Listener::default()).await;
@@ -255,7 +255,7 @@ async fn a_real_servers_change_reaches_clients_of_both_eras_whatever_era_the_ser
         let url = &server.url;
         let fleet = Fleet::new(&format!("[upstreams.weather]\nurl = {url:?}\nera = {era:?}\n"));
         let mut served = fleet.serve().await;
-        served.listed("weather").await;
+        served.logged("listed", "weather").await;
         let (old_ear, new_ear) = (Listener::default(), Listener::default());
         let old = over_http(&served, legacy(), &old_ear).await;
         let new = over_http(&served, modern(), &new_ear).await;

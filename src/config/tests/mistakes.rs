@@ -592,7 +592,25 @@ timeouts = { list = "5s", call = "5s" }
 limits.max_pages = 3
 "#,
     );
-    insta::assert_snapshot!(drawn, @"");
+    insta::assert_snapshot!(drawn, @r#"
+    error: upstreams.house.era: has no effect on a prompts_dir, which is not spoken to
+     --> weir.toml:3:7
+      |
+    3 | era = "modern"
+      |       ^^^^^^^^ remove it
+
+    error: upstreams.house.timeouts.list: has no effect on a prompts_dir, which is not spoken to
+     --> weir.toml:4:21
+      |
+    4 | timeouts = { list = "5s", call = "5s" }
+      |                     ^^^^ remove it
+
+    error: upstreams.house.limits.max_pages: has no effect on a prompts_dir, which is not spoken to
+     --> weir.toml:5:20
+      |
+    5 | limits.max_pages = 3
+      |                    ^ remove it
+    "#);
 }
 
 #[test]

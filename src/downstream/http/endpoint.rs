@@ -158,7 +158,7 @@ async fn post_legacy(
     if let Message::Request(request) = &message
         && &*request.method == legacy::OPENING
     {
-        return initialize(door, guest, request);
+        return initialize(door, guest, request).await;
     }
     let session = match session(door, guest, headers) {
         Ok(session) => session,
@@ -203,7 +203,9 @@ async fn post_batch(door: &Arc<Door>, guest: &Guest, headers: &HeaderMap, text: 
     }
 }
 
-fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply {
+async fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply {
+    // A client of these revisions learns once what can be asked here.
+    guest.settle().await;
     let id = Some(&request.id);
     let opened = legacy::initialize(guest, &door.settings.versions, &request.params);
     let (peer, result) = match opened {
