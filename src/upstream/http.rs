@@ -168,7 +168,7 @@ impl Wire {
         }
         let (head, body) = self.send(request).await?.into_parts();
         if !head.status.is_success() {
-            return Err(Failure::Refused { status: head.status, error: None });
+            return Err(Failure::Refused { status: head.status, error: None, names_it: false });
         }
         match media_type(&head.headers) {
             Media::Events => Ok(self.events(body)),
@@ -218,7 +218,7 @@ impl Wire {
             body.drain();
             return Ok(());
         }
-        Err(Failure::Refused { status: head.status, error: None })
+        Err(Failure::Refused { status: head.status, error: None, names_it: false })
     }
 
     /// Tells the server that its session is over, if it wants to know. Waits a moment for it.
@@ -302,12 +302,13 @@ impl Wire {
             }
         };
         let _ = tokio::time::timeout(REFUSAL, read).await;
-        let heard = self.shared.ear.hear(text.freeze()).ok();
-        let error = match heard.and_then(|it| self.answer_in(it, id, &request.headers)) {
+        let heard = self.shared.ear.hear(text.freeze()).unwrap_or_default();
+        let names_it = heard.answers.iter().any(|(answered, _)| *answered == Some(id));
+        let error = match self.answer_in(heard, id, &request.headers) {
             Some(Outcome::Error(error)) => Some(error),
             _ => None,
         };
-        Failure::Refused { status, error }
+        Failure::Refused { status, error, names_it }
     }
 
     fn events(&self, body: Arrival) -> Events {

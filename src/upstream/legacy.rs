@@ -122,11 +122,11 @@ impl Dialect {
             {
                 Err(Failure::Stale(SESSION_OVER.into()))
             }
-            // Servers built on early SDK examples say 400 for it. Nothing was executed either way.
-            Err(Failure::Refused { status, error: Some(error) })
-                if status.as_u16() == 400
-                    && self.session.is_some()
-                    && error_text(&error).to_lowercase().contains("session") =>
+            // Servers built on early SDK examples say 400 for it, and those that have a single session
+            // say so once they have been started again. An error that names the request is an answer to
+            // it, whatever its words: only one from before the request was read is about the session.
+            Err(Failure::Refused { status, error: Some(error), names_it: false })
+                if status.as_u16() == 400 && self.session.is_some() && is_about_session(&error) =>
             {
                 Err(Failure::Stale(SESSION_OVER.into()))
             }
@@ -211,4 +211,10 @@ impl Dialect {
         }
         headers
     }
+}
+
+/// Whether the text of an error says that the server does not know the session.
+fn is_about_session(error: &Bytes) -> bool {
+    let text = error_text(error).to_lowercase();
+    text.contains("session") || text.contains("not initialized")
 }

@@ -105,7 +105,7 @@ async fn ask(
         Ok(Answer { outcome: Outcome::Result(Body::Arriving(_)), .. }) => {
             return Err(Closed::Refused(format!("its answer to `{method}` is too large")));
         }
-        Err(Failure::Refused { status, error }) => {
+        Err(Failure::Refused { status, error, .. }) => {
             return Err(refused(method, status, error, introduce));
         }
         // A server that answers with something else has answered, and not in this era.

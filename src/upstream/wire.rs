@@ -96,8 +96,9 @@ pub(super) enum Failure {
     /// What the connection was opened with holds no longer (a session, a revision). The request was
     /// refused unexecuted; it may go once more over a new connection.
     Stale(String),
-    /// An HTTP status that is no success, with the error object that came along, if one did.
-    Refused { status: StatusCode, error: Option<Bytes> },
+    /// An HTTP status that is no success, with the error object that came along, if one did, and
+    /// whether that names the request: then it comes from whoever read and perhaps executed it.
+    Refused { status: StatusCode, error: Option<Bytes>, names_it: bool },
     /// The connection ended before the answer was there.
     Broke(String),
     /// There was no answer within this time.

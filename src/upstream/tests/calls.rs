@@ -301,6 +301,35 @@ async fn a_lost_session_is_opened_again_and_the_call_sent_once_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_says_400_of_a_lost_session_is_opened_again() {
+    for message in ["Bad Request: No valid session ID provided", "Server not initialized"] {
+        let mut world = World::http(Era::Legacy).await;
+        let running = Running::start(&world, call(LEGACY));
+        let error = json!({ "code": -32000, "message": message });
+        let refusal = json!({ "jsonrpc": "2.0", "id": null, "error": error });
+        world.post().await.json(400, refusal);
+        world.initialize("s2").await;
+        world.post().await.answer(json!({}));
+        assert_eq!(running.end().await.expect("a reply"), "{}", "{message}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_speaks_of_sessions_is_no_reason_to_call_again() {
+    let mut world = World::http(Era::Legacy).await;
+    let running = Running::start(&world, call(LEGACY));
+    let request = world.post().await;
+    let error = json!({ "code": -32000, "message": "the browser session crashed" });
+    let answer = json!({ "jsonrpc": "2.0", "id": request.id(), "error": error });
+    request.json(400, answer);
+    let text = running.end().await.expect("a reply");
+    assert!(text.contains("the browser session crashed"), "{text}");
+    assert!(world.is_quiet().await, "the call may have run");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_is_sent_a_second_time_at_most() {
     let mut world = World::http(Era::Legacy).await;
     let running = Running::start(&world, call(LEGACY));
