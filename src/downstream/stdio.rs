@@ -1,8 +1,8 @@
 //! The stdio wire: one client, lines in both directions, both eras at once.
 //!
 //! Promises: nothing but protocol goes out, one message a line; each request is a task of its own that
-//! its client can cancel by its id; the end of the input cancels what is left. The reader never waits
-//! for the writer: a client that asks on and on and reads nothing is hung up on.
+//! its client can cancel by its id; the end of the input cancels what is left. The reader waits for the
+//! writer for a bounded time: a client that asks on and on and reads nothing is hung up on.
 //!
 //! Knows nothing of: processes and their streams; tests speak through memory.
 
@@ -51,7 +51,7 @@ where
     let mut lines = Lines::new(door.settings.max_body);
     'reading: loop {
         while let Some(line) = lines.next_line() {
-            client.take(line);
+            client.take(line).await;
             if end.is_cancelled() {
                 break 'reading;
             }
@@ -111,47 +111,47 @@ struct Conversation {
 }
 
 impl Client {
-    fn take(&mut self, line: Line) {
+    async fn take(&mut self, line: Line) {
         let text = match line {
             Line::Whole(text) => text,
             Line::TooLong(_) => {
                 let refused = encode::too_large("the client", self.door.settings.max_body);
-                return self.say(Answer::refused(None, &refused));
+                return self.say(Answer::refused(None, &refused)).await;
             }
         };
         if batch::is_batch(&text) {
-            return self.take_batch(&text);
+            return self.take_batch(&text).await;
         }
         match Message::parse(text) {
-            Ok(Message::Request(request)) => self.take_request(request),
+            Ok(Message::Request(request)) => self.take_request(request).await,
             Ok(Message::Notification(notification)) => self.take_notification(&notification),
             // Nothing is asked of the client, so nothing waits for an answer.
             Ok(Message::Answer(_)) => {}
-            Err(invalid) => self.say(Answer::from(invalid)),
+            Err(invalid) => self.say(Answer::from(invalid)).await,
         }
     }
 
-    fn take_request(&mut self, request: Request) {
+    async fn take_request(&mut self, request: Request) {
         if self.calls.len() >= MAX_OPEN {
             let refused = encode::too_busy(BUSY_RETRY);
-            return self.say(Answer::refused(Some(&request.id), &refused));
+            return self.say(Answer::refused(Some(&request.id), &refused)).await;
         }
         let versions = &self.door.settings.versions;
         match era::of_request(versions, &request.method, &request.params, None) {
-            Era::Modern => self.take_modern(request),
-            Era::Legacy => self.take_legacy(request),
+            Era::Modern => self.take_modern(request).await,
+            Era::Legacy => self.take_legacy(request).await,
         }
     }
 
-    fn take_modern(&mut self, request: Request) {
+    async fn take_modern(&mut self, request: Request) {
         let settings = &self.door.settings;
         let opened = match modern::open(request, None, &settings.versions) {
             Ok(opened) => opened,
-            Err((id, refused)) => return self.say(Answer::refused(Some(&id), &refused)),
+            Err((id, refused)) => return self.say(Answer::refused(Some(&id), &refused)).await,
         };
         let id = opened.id().clone();
         let Some(open) = self.calls.open(&id) else {
-            return self.say(Answer::refused(Some(&id), &legacy::id_in_use()));
+            return self.say(Answer::refused(Some(&id), &legacy::id_in_use())).await;
         };
         let (versions, streams) = (&settings.versions, &self.door.streams);
         match modern::serve(&self.guest, opened, versions, streams, settings.max_reply) {
@@ -166,17 +166,17 @@ impl Client {
         }
     }
 
-    fn take_legacy(&mut self, request: Request) {
+    async fn take_legacy(&mut self, request: Request) {
         if &*request.method == legacy::OPENING {
-            return self.initialize(&request);
+            return self.initialize(&request).await;
         }
         let Some(conversation) = &self.legacy else {
             if &*request.method == "ping" {
-                return self.say(Answer::result(&request.id, b"{}"));
+                return self.say(Answer::result(&request.id, b"{}")).await;
             }
             let text = "send `initialize` first, or the `_meta` of revision 2026-07-28";
             let refused = Refused::new(hyper::StatusCode::BAD_REQUEST, code::INVALID_REQUEST, text);
-            return self.say(Answer::refused(Some(&request.id), &refused));
+            return self.say(Answer::refused(Some(&request.id), &refused)).await;
         };
         let id = request.id.clone();
         let max_reply = self.door.settings.max_reply;
@@ -184,7 +184,7 @@ impl Client {
         self.answer(id, call);
     }
 
-    fn initialize(&mut self, request: &Request) {
+    async fn initialize(&mut self, request: &Request) {
         match legacy::initialize(&self.guest, &self.door.settings.versions, &request.params) {
             Ok((peer, result)) => {
                 // Opening again begins anew.
@@ -193,9 +193,9 @@ impl Client {
                 }
                 let listen = Some(self.guest.listen());
                 self.legacy = Some(Conversation { peer, listen, end: self.end.child_token() });
-                self.say(Answer::result(&request.id, &result));
+                self.say(Answer::result(&request.id, &result)).await;
             }
-            Err(refused) => self.say(Answer::refused(Some(&request.id), &refused)),
+            Err(refused) => self.say(Answer::refused(Some(&request.id), &refused)).await,
         }
     }
 
@@ -214,17 +214,17 @@ impl Client {
         }
     }
 
-    fn take_batch(&mut self, text: &Bytes) {
+    async fn take_batch(&mut self, text: &Bytes) {
         let Some(conversation) = &self.legacy else {
-            return self.say(Answer::refused(None, &batch::removed()));
+            return self.say(Answer::refused(None, &batch::removed())).await;
         };
         let peer = &conversation.peer;
         if self.calls.len() >= MAX_OPEN {
-            return self.say(Answer::refused(None, &encode::too_busy(BUSY_RETRY)));
+            return self.say(Answer::refused(None, &encode::too_busy(BUSY_RETRY))).await;
         }
         let messages = match batch::read(peer.revision, text) {
             Ok(messages) => messages,
-            Err(refused) => return self.say(Answer::refused(None, &refused)),
+            Err(refused) => return self.say(Answer::refused(None, &refused)).await,
         };
         let max_reply = self.door.settings.max_reply;
         let answers = batch::serve(&self.guest, peer, &self.calls, messages, max_reply);
@@ -244,11 +244,11 @@ impl Client {
         self.tasks.spawn(answer(id, call, queue, max_reply));
     }
 
-    /// Answers at once. A queue that is full here belongs to a client that sends without reading:
-    /// there is nobody to wait for.
-    fn say(&self, answer: Answer) {
+    /// Answers at once. A full queue is waited for, since a client may well read more slowly than it
+    /// sends; not for long, since one that sends without reading is nobody to wait for.
+    async fn say(&self, answer: Answer) {
         if let Text::Whole(text) = answer.text
-            && self.queue.try_send(text).is_err()
+            && self.queue.send_timeout(text, self.door.settings.write_stall).await.is_err()
         {
             debug!("the client does not read what it is answered");
             self.end.cancel();

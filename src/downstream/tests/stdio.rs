@@ -83,6 +83,24 @@ async fn after_a_bad_line_the_next_is_served() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_burst_of_refusals_is_read_by_a_client_that_reads() {
+    let world = World::start().await;
+    let mut client = world.pipe();
+    client.write(legacy("1", "ping", "{}").repeat(1_000)).await;
+    for _ in 0..1_000 {
+        assert_eq!(client.line().await["id"], 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_asks_on_and_reads_nothing_is_hung_up_on() {
+    let world = World::start().await;
+    let mut client = world.pipe();
+    let burst = legacy("1", "ping", "{}").repeat(1_000);
+    while client.io.write_all(burst.as_bytes()).await.is_ok() {}
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cancel_by_id_ends_a_request_of_either_era_without_an_answer() {
     let world = World::start().await;
     let mut waiting = world.script.waiting.subscribe();
