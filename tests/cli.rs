@@ -218,13 +218,13 @@ url = \"http://127.0.0.1:9/mcp\"
     assert_snapshot!(out + &err, @r"
     ok    house  library 2025-11-25  2 prompts, 0 tools, 0 resources, 0 resource templates
     down  gone   it cannot be started: no such program: /nonexistent/server
-    down  away   Connection refused (os error 111)
+    down  away   127.0.0.1:9: Connection refused (os error 111)
     weir: 2 of 3 upstreams cannot be used: gone, away
     ");
     let (code, out, err) = weir(folder.path(), &["check", "--json"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r#"
-    {"upstreams":[{"name":"house","ok":true,"state":"library 2025-11-25","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}]}
+    {"upstreams":[{"name":"house","ok":true,"state":"library 2025-11-25","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"127.0.0.1:9: Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}]}
     {"error":"2 of 3 upstreams cannot be used: gone, away","exit_code":4}
     "#);
 }
@@ -250,9 +250,21 @@ fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
-    down  hub  stdio 2025-06-18, but could not be listed: tools/list; WEIR_LOG=warn tells why
+    down  hub  stdio 2025-06-18, but could not be listed: tools/list
+     WARN the list could not be read; the last one stays upstream=hub kind=tool error=it refuses `tools/list`: no
     weir: 1 of 1 upstreams cannot be used: hub
     ");
+}
+
+#[test]
+fn check_tells_of_prompt_files_that_are_left_out() {
+    let folder = folder(HOUSE);
+    let bad = "---\narguments:\n  - name: who\n    require: true\n---\nHello!\n";
+    std::fs::write(folder.path().join("prompts/bad.md"), bad).expect("written");
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("ok    house  library"), "{out}");
+    assert!(err.contains("bad.md:4") && err.contains("require"), "{err}");
 }
 
 #[test]

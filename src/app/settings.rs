@@ -150,3 +150,122 @@ fn rules(patterns: &config::Patterns) -> Rules {
 fn name(text: &str) -> UpstreamName {
     text.parse().expect(CHECKED)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Every key that a room gets, none of them at its default.
+    const UNUSUAL: &str = r#"
+[server]
+path = "/x"
+allowed_hosts = ["weir.lan"]
+allowed_origins = ["https://app.lan"]
+max_body = "1MiB"
+max_connections = 11
+[protocol]
+versions = ["2025-06-18"]
+session_ttl = "12s"
+sse_keepalive = "13s"
+page_size = 14
+[naming]
+separator = "_-"
+max_length = 57
+[auth]
+mode = "anonymous"
+anonymous_role = "guest"
+[roles.guest]
+prompts.allow = ["hub/p"]
+tools.allow = ["hub/t"]
+resources.allow = ["hub/r"]
+[clients.ann]
+key_sha256 = ["1111111111111111111111111111111111111111111111111111111111111111"]
+role = "guest"
+expires = 2027-06-30T00:00:00Z
+[upstreams.hub]
+command = "hub"
+args = ["a"]
+env = { SET = "v" }
+pass_env = ["CARGO_PKG_NAME"]
+cwd = "sub"
+prefix = "pre"
+era = "legacy"
+prompts.allow = ["p*"]
+tools.deny = ["t*"]
+resources.allow = ["r*"]
+rename = { "tools/a" = "b" }
+timeouts = { startup = "1s", list = "2s", call = "3s", call_max = "4s", reset_on_progress = false }
+retry = { backoff = "5s", max_backoff = "6s", jitter = false }
+limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
+"#;
+
+    fn config() -> config::Config {
+        let options = config::Options::default();
+        let config = config::Config::parse(UNUSUAL, Path::new("/etc/weir.toml"), &options);
+        config.unwrap_or_else(|report| panic!("{report}"))
+    }
+
+    #[test]
+    fn every_key_of_an_upstream_reaches_its_room() {
+        let settings = upstream(&config().upstreams[0]);
+        let seconds = Duration::from_secs;
+        assert_eq!((settings.name.as_str(), settings.era), ("hub", Some(Era::Legacy)));
+        let upstream::Timeouts { startup, list, call, call_max, reset_on_progress } =
+            settings.timeouts;
+        assert_eq!([startup, list, call, call_max], [1, 2, 3, 4].map(seconds));
+        assert!(!reset_on_progress && !settings.retry.jitter);
+        let upstream::Retry { backoff, max_backoff, .. } = settings.retry;
+        assert_eq!([backoff, max_backoff], [5, 6].map(seconds));
+        let upstream::Limits { concurrency, max_message, max_items, max_pages } = settings.limits;
+        assert_eq!([concurrency, max_message, max_items, max_pages], [7, 8, 9, 10]);
+        let upstream::Source::Process(command) = settings.source else { panic!("a process") };
+        assert_eq!((command.program.as_str(), command.args), ("hub", vec!["a".to_owned()]));
+        assert_eq!(command.cwd.as_deref(), Some(Path::new("/etc/sub")));
+        let variable = |name: &str| {
+            let found = command.env.iter().rfind(|(found, _)| found == name);
+            found.map(|(_, value)| value.as_str())
+        };
+        assert_eq!((variable("SET"), variable("CARGO_PKG_NAME")), (Some("v"), Some("weir")));
+        assert_eq!((variable("PATH").is_some(), variable("CARGO_PKG_VERSION")), (true, None));
+    }
+
+    #[test]
+    fn every_key_of_the_catalog_reaches_it() {
+        let settings = catalog(&config());
+        assert_eq!(settings.naming, Naming::prefixed("_-", 57));
+        assert_eq!(settings.page_items, 14);
+        let outlet = &settings.outlets[0];
+        assert_eq!((outlet.name.as_str(), outlet.prefix.as_str()), ("hub", "pre"));
+        assert!(outlet.prompts.allow("p1") && !outlet.prompts.allow("x"));
+        assert!(!outlet.tools.allow("t1") && outlet.tools.allow("x"));
+        assert!(outlet.resources.allow("r1") && !outlet.resources.allow("x"));
+        assert_eq!(outlet.rename, [(Kind::Tool, "a".to_owned(), "b".to_owned())]);
+    }
+
+    #[test]
+    fn every_key_of_the_policy_reaches_it() {
+        let settings = policy(&config());
+        assert_eq!(settings.anonymous_role.as_deref(), Some("guest"));
+        let [prompts, tools, resources] =
+            ["hub/p", "hub/t", "hub/r"].map(|it| Rules::new(&[it], &[]));
+        assert_eq!(settings.roles["guest"], Role { prompts, tools, resources });
+        let key = &settings.keys[0];
+        assert_eq!((key.client.as_str(), key.role.as_str()), ("ann", "guest"));
+        assert!(key.sha256 == [[0x11; 32]] && key.expires.is_some());
+    }
+
+    #[test]
+    fn every_key_of_the_doors_reaches_them() {
+        let settings = downstream(&config());
+        assert_eq!((settings.path.as_str(), settings.loopback), ("/x", true));
+        assert_eq!(settings.allowed_hosts, ["weir.lan".parse().expect("a host")]);
+        assert_eq!(settings.allowed_origins, ["https://app.lan".parse().expect("an origin")]);
+        assert_eq!((settings.max_body, settings.max_connections), (1 << 20, 11));
+        assert!(settings.versions.has(Revision::V2025_06_18) && !settings.versions.has_modern());
+        let times = [settings.session_ttl, settings.sse_keepalive];
+        assert_eq!(times, [12, 13].map(Duration::from_secs));
+    }
+}

@@ -10,10 +10,19 @@ use crate::config::{Log, LogFormat};
 /// Starts logging as the configuration says. `WEIR_LOG` overrides the level, in the syntax of
 /// `tracing_subscriber::EnvFilter`.
 pub(super) fn start(log: &Log) {
-    start_filtered(&format!("weir={}", log.level), log.format);
+    start_filtered(&format!("weir={}", log.level), log.format, Style::Log);
 }
 
-fn start_filtered(default: &str, format: LogFormat) {
+/// What the lines are read as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Style {
+    /// A log: when did it happen?
+    Log,
+    /// A part of what a command answers.
+    Report,
+}
+
+fn start_filtered(default: &str, format: LogFormat, style: Style) {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let terminal = std::io::stderr().is_terminal();
     let json = match format {
@@ -25,6 +34,8 @@ fn start_filtered(default: &str, format: LogFormat) {
     // Failing means that a logger is there already, which only tests do.
     let _ = if json {
         logger.json().flatten_event(true).try_init()
+    } else if style == Style::Report {
+        logger.without_time().with_ansi(false).try_init()
     } else {
         let colors = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         logger.with_ansi(colors).try_init()
@@ -33,7 +44,7 @@ fn start_filtered(default: &str, format: LogFormat) {
 
 /// Starts logging for a command that answers on the terminal and ends: errors only.
 pub(super) fn start_quietly() {
-    start_filtered("weir=error", LogFormat::Pretty);
+    start_filtered("weir=error", LogFormat::Pretty, Style::Report);
 }
 
 /// Starts logging for a command that reports on upstreams: what was left out of their lists, too.
@@ -42,5 +53,5 @@ pub(super) fn start_for_a_report() {
     for room in ["gateway::refresh", "upstream::library", "upstream::modern", "upstream::walk"] {
         filter += &format!(",weir::{room}=warn");
     }
-    start_filtered(&filter, LogFormat::Pretty);
+    start_filtered(&filter, LogFormat::Pretty, Style::Report);
 }
