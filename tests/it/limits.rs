@@ -61,8 +61,8 @@ async fn a_cancelled_call_makes_room() {
 #[tokio::test(start_paused = true)]
 async fn a_client_has_eight_streams_of_changes() {
     for side in [MODERN_HTTP, MODERN_STDIO] {
-        let world = World::start(hub(MODERN_HTTP), "").await;
-        let client = world.client(side).await;
+        let world = World::start(hub(MODERN_HTTP), "[roles.guest]\nprompts.allow = [\"*\"]").await;
+        let client = world.client_as("guest", side).await;
         let mut streams: Vec<Ears<'_>> = Vec::new();
         for _ in 0..8 {
             streams.push(client.listen().await);
