@@ -216,7 +216,7 @@ url = \"http://127.0.0.1:9/mcp\"
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
-    ok    house  library 2025-11-25  2 prompts, 0 tools, 0 resources, 0 resource templates
+    ok    house  library  2 prompts, 0 tools, 0 resources, 0 resource templates
     down  gone   it cannot be started: no such program: /nonexistent/server
     down  away   127.0.0.1:9: Connection refused (os error 111)
     weir: 2 of 3 upstreams cannot be used: gone, away
@@ -224,7 +224,7 @@ url = \"http://127.0.0.1:9/mcp\"
     let (code, out, err) = weir(folder.path(), &["check", "--json"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r#"
-    {"upstreams":[{"name":"house","ok":true,"state":"library 2025-11-25","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"127.0.0.1:9: Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}]}
+    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"127.0.0.1:9: Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}]}
     {"error":"2 of 3 upstreams cannot be used: gone, away","exit_code":4}
     "#);
 }
