@@ -228,7 +228,9 @@ limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
             let found = command.env.iter().rfind(|(found, _)| found == name);
             found.map(|(_, value)| value.as_str())
         };
-        assert_eq!((variable("SET"), variable("CARGO_PKG_NAME")), (Some("v"), Some("weir")));
+        assert_eq!(variable("SET"), Some("v"));
+        // Cargo sets both where it runs the tests; only the first is handed on.
+        assert_eq!(variable("CARGO_PKG_NAME"), std::env::var("CARGO_PKG_NAME").ok().as_deref());
         assert_eq!((variable("PATH").is_some(), variable("CARGO_PKG_VERSION")), (true, None));
     }
 
