@@ -83,7 +83,7 @@ fn origin_is_allowed(settings: &Settings, origin: &Origin) -> bool {
 }
 
 /// The only value of a header, in visible characters; `None` if there is another one or none.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+pub(super) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)

@@ -305,10 +305,10 @@ fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Box
         let text = "no session: send `initialize` first, then the Mcp-Session-Id of its answer";
         return Err(body::refusal(StatusCode::BAD_REQUEST, text).into());
     }
-    let id = head::only(headers, &HeaderName::from_static(session::HEADER));
+    let id = origin::only(headers, &HeaderName::from_static(session::HEADER));
     let session = id.and_then(|id| door.sessions.find(guest.principal(), id));
     let session = session.ok_or_else(|| {
-        let text = "this session is unknown or has ended: send `initialize` again";
+        let text = "no session has this id, or it has ended: send `initialize` again";
         body::refusal(StatusCode::NOT_FOUND, text)
     })?;
     // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400. Earlier
@@ -325,7 +325,7 @@ fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Box
 }
 
 fn version_header(headers: &HeaderMap) -> Option<&str> {
-    head::only(headers, &HeaderName::from_static(modern_headers::VERSION))
+    origin::only(headers, &HeaderName::from_static(modern_headers::VERSION))
 }
 
 /// Asks for the connection to be closed: what is left on it is not to be read.

@@ -3,8 +3,9 @@
 //! Knows nothing of: Host and Origin (see `origin`), and what the body will say.
 
 use hyper::StatusCode;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 
+use crate::downstream::origin::only;
 use crate::policy::Credentials;
 
 /// Reads what a client shows; `None` if it shows something that is not one bearer token.
@@ -64,17 +65,10 @@ fn media_type(value: &str) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-/// The only value of a header, in visible characters; `None` if there is another one or none.
-pub(super) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    let mut values = headers.get_all(name).iter();
-    let value = values.next()?.to_str().ok()?;
-    values.next().is_none().then_some(value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hyper::header::HeaderValue;
+    use hyper::header::{HeaderName, HeaderValue};
 
     fn headers(pairs: &[(HeaderName, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
