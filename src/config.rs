@@ -6,7 +6,8 @@
 //!
 //! Promises: unknown keys are errors; zero never means unlimited; no secret appears in a `Debug` output or
 //! in a drawn problem. Strings are taken literally.
-//! Knows nothing of: the rooms that use these settings, the environment, the clock, the network.
+//! What a lower room has settings of its own for is read straight into those.
+//! Knows nothing of: what the rooms do with their settings, the environment, the clock, the network.
 
 mod access;
 mod file;
@@ -21,10 +22,11 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
+pub use crate::upstream::{Limits, Retry, Timeouts};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub use report::{Problem, Report, Severity, Warning};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
-pub use tuning::{EraChoice, Limits, Retry, Timeouts};
+pub use tuning::EraChoice;
 pub use upstreams::{RenameKind, Source, Upstream};
 
 use access::LOCAL_ROLE;

@@ -90,7 +90,7 @@ pub enum Source {
 }
 
 /// How long things may take.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timeouts {
     /// From its start until it is ready.
     pub startup: Duration,
@@ -98,27 +98,49 @@ pub struct Timeouts {
     pub list: Duration,
     /// One call, or the silence in it if progress counts.
     pub call: Duration,
-    /// One call in all.
+    /// One call in all; not less than `call`.
     pub call_max: Duration,
     /// Whether progress begins `call` anew.
     pub reset_on_progress: bool,
 }
 
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            startup: Duration::from_secs(60),
+            list: Duration::from_secs(10),
+            call: Duration::from_secs(60),
+            call_max: Duration::from_mins(10),
+            reset_on_progress: true,
+        }
+    }
+}
+
 /// When to connect again.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Retry {
     /// The first pause; it doubles each time.
     pub backoff: Duration,
-    /// The longest pause.
+    /// The longest pause; not less than `backoff`.
     pub max_backoff: Duration,
-    /// Whether pauses vary.
+    /// Whether pauses vary, so that many do not come back at once.
     pub jitter: bool,
 }
 
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            backoff: Duration::from_millis(250),
+            max_backoff: Duration::from_secs(30),
+            jitter: true,
+        }
+    }
+}
+
 /// How much an upstream may send, and how many calls it gets.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Calls in flight.
+    /// Calls in flight; by default 64, and 256 towards a `url`.
     pub concurrency: usize,
     /// The largest message, in bytes.
     pub max_message: usize,

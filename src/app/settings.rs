@@ -63,7 +63,6 @@ pub(super) fn catalog(config: &config::Config) -> catalog::Settings {
 }
 
 pub(super) fn upstream(upstream: &config::Upstream) -> upstream::Settings {
-    let (timeouts, retry, limits) = (&upstream.timeouts, &upstream.retry, &upstream.limits);
     upstream::Settings {
         name: name(&upstream.name),
         source: source(&upstream.source),
@@ -72,24 +71,9 @@ pub(super) fn upstream(upstream: &config::Upstream) -> upstream::Settings {
             config::EraChoice::Modern => Some(Era::Modern),
             config::EraChoice::Legacy => Some(Era::Legacy),
         },
-        timeouts: upstream::Timeouts {
-            startup: timeouts.startup,
-            list: timeouts.list,
-            call: timeouts.call,
-            call_max: timeouts.call_max,
-            reset_on_progress: timeouts.reset_on_progress,
-        },
-        retry: upstream::Retry {
-            backoff: retry.backoff,
-            max_backoff: retry.max_backoff,
-            jitter: retry.jitter,
-        },
-        limits: upstream::Limits {
-            concurrency: limits.concurrency,
-            max_message: limits.max_message,
-            max_items: limits.max_items,
-            max_pages: limits.max_pages,
-        },
+        timeouts: upstream.timeouts,
+        retry: upstream.retry,
+        limits: upstream.limits,
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::file::Table;
 use super::report::Complaint;
 use super::value;
+use crate::upstream::{Limits, Retry, Timeouts};
 
 /// Which era an upstream speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,67 +18,6 @@ pub enum EraChoice {
     Modern,
     /// 2025-11-25 or earlier.
     Legacy,
-}
-
-/// How long things may take with an upstream.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Timeouts {
-    /// From its start until it is ready.
-    pub startup: Duration,
-    /// One list, through all its pages.
-    pub list: Duration,
-    /// One call, or the silence in it if progress counts.
-    pub call: Duration,
-    /// One call in all; not less than `call`.
-    pub call_max: Duration,
-    /// Whether progress begins `call` anew.
-    pub reset_on_progress: bool,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            startup: Duration::from_secs(60),
-            list: Duration::from_secs(10),
-            call: Duration::from_secs(60),
-            call_max: Duration::from_mins(10),
-            reset_on_progress: true,
-        }
-    }
-}
-
-/// When to connect to an upstream again.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Retry {
-    /// The first pause; it doubles each time.
-    pub backoff: Duration,
-    /// The longest pause; not less than `backoff`.
-    pub max_backoff: Duration,
-    /// Whether pauses vary, so that many do not come back at once.
-    pub jitter: bool,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self {
-            backoff: Duration::from_millis(250),
-            max_backoff: Duration::from_secs(30),
-            jitter: true,
-        }
-    }
-}
-
-/// How much an upstream may send, and how many calls it gets.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
-    /// Calls in flight; by default 64, and 256 towards a `url`.
-    pub concurrency: usize,
-    /// The largest message, in bytes.
-    pub max_message: usize,
-    /// The longest list, in items.
-    pub max_items: usize,
-    /// The longest list, in pages.
-    pub max_pages: usize,
 }
 
 // === Tuning ===

@@ -9,8 +9,9 @@ use hyper::header::{HeaderName, HeaderValue};
 
 use super::file::{Name, Parsed, Table, Value};
 use super::report::{Complaint, Span};
-use super::tuning::{EraChoice, Limits, Retry, Timeouts, Tuning, tuning};
+use super::tuning::{EraChoice, Tuning, tuning};
 use super::{Patterns, Secret, value};
+use crate::upstream::{Limits, Retry, Timeouts};
 
 /// One upstream, with what it inherits.
 #[derive(Clone, Debug, PartialEq)]

@@ -72,7 +72,7 @@ impl Upstream {
         if let Source::Library { dir } = &settings.source {
             let librarian = prompts::Librarian {
                 dir: dir.clone(),
-                retry: settings.retry.clone(),
+                retry: settings.retry,
                 board,
                 tasks: tasks.clone(),
             };
@@ -236,7 +236,7 @@ impl Upstream {
         turn: OwnedSemaphorePermit,
         pieces: BoxStream<'static, Result<bytes::Bytes, Broken>>,
     ) -> BoxStream<'static, Result<bytes::Bytes, Broken>> {
-        let timeouts = self.shared.settings.timeouts.clone();
+        let timeouts = self.shared.settings.timeouts;
         let state = Some((pieces, turn));
         futures::stream::unfold(state, move |state| {
             let end = (Instant::now() + timeouts.call).min(began + timeouts.call_max);
