@@ -33,7 +33,7 @@ const ENDPOINT: Duration = Duration::from_secs(10);
 const MAX_ENDPOINT_BYTES: usize = 4 * 1024;
 
 /// Why a connection whose session the server has forgotten must be opened again.
-const SESSION_OVER: &str = "its session has ended";
+const SESSION_OVER: &str = "it no longer knows the session";
 
 /// An open event stream and the requests that are open on it. Cheap to clone.
 #[derive(Clone)]

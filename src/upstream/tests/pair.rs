@@ -312,7 +312,8 @@ async fn a_handshake_that_is_not_answered_is_given_up_with_its_stream() {
     world.finish().await;
 
     // A POST that is refused says so at once; whoever is asked over the pair is asked nothing else.
-    for (status, expected) in [(400, "HTTP 400"), (404, "its session has ended"), (405, "HTTP 405")]
+    for (status, expected) in
+        [(400, "HTTP 400"), (404, "no longer knows the session"), (405, "HTTP 405")]
     {
         let mut world = World::start(settings(Over::Sse));
         let pair = Pair::begin(&mut world, "/message?s=1").await;
