@@ -14,6 +14,7 @@
 mod answer;
 mod batch;
 mod calls;
+mod conversation;
 mod encode;
 pub mod era;
 pub mod http;
