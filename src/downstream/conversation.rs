@@ -159,6 +159,14 @@ impl Conversation {
 }
 
 impl Outgoing {
+    /// Sends an answer if there is room for it now.
+    pub(super) fn try_say(&self, answer: Answer) -> bool {
+        match answer.text {
+            Text::Whole(text) => self.queue.try_send(text).is_ok(),
+            Text::Arriving(..) => false,
+        }
+    }
+
     /// Sends a call's progress and then its answer, on a task of its own.
     pub(super) fn answer(&self, id: Id, call: Call) {
         let (queue, end) = (self.queue.clone(), self.end.clone());
