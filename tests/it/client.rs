@@ -24,7 +24,7 @@ use weir::rpc::{self, Id};
 
 use crate::cell::{Side, Wire};
 use crate::upstream::PATIENCE;
-pub(crate) use http::{AUTHORITY, Http, HttpReply, set};
+pub(crate) use http::{AUTHORITY, Exchange as HttpExchange, Http, HttpReply, set};
 pub(crate) use stdio::Stdio;
 
 /// How long a silence has to be before it counts as one.

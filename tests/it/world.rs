@@ -122,6 +122,11 @@ impl World {
         self.upstreams.values().map(Upstream::requests).sum()
     }
 
+    /// How many legacy sessions over HTTP are open.
+    pub(crate) fn sessions(&self) -> usize {
+        self.app.door().sessions()
+    }
+
     /// A client without credentials.
     pub(crate) async fn client(&self, side: Side) -> Client {
         Client::open(side, self.way_in(side, "local"), None, &self.tasks).await
