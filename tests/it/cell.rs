@@ -14,7 +14,7 @@ pub(crate) enum Wire {
     Stdio,
     /// Streamable HTTP.
     Http,
-    /// An event stream and an endpoint for messages, as in 2024-11-05.
+    /// The deprecated HTTP+SSE pair of 2024-11-05.
     Sse,
 }
 
@@ -45,6 +45,11 @@ pub(crate) const MODERN_STDIO: Side = SIDES[1];
 pub(crate) const LEGACY_HTTP: Side = SIDES[2];
 pub(crate) const LEGACY_STDIO: Side = SIDES[3];
 
+pub(crate) const LEGACY_SSE: Side = Side::new(Revision::NEWEST_LEGACY, Wire::Sse);
+
+/// Every side of a client.
+pub(crate) const CLIENTS: [Side; 5] = [SIDES[0], SIDES[1], SIDES[2], SIDES[3], LEGACY_SSE];
+
 /// What an upstream may speak: one that is asked over HTTP+SSE, too.
 pub(crate) const UPSTREAMS: [Side; 5] = [
     MODERN_HTTP,
@@ -56,7 +61,7 @@ pub(crate) const UPSTREAMS: [Side; 5] = [
 
 /// Every client's side with every upstream's.
 pub(crate) fn matrix() -> impl Iterator<Item = Cell> {
-    SIDES
+    CLIENTS
         .into_iter()
         .flat_map(|client| UPSTREAMS.into_iter().map(move |upstream| Cell { client, upstream }))
 }
