@@ -333,6 +333,43 @@ fn a_port_in_use_is_one_line_that_says_what_to_do() {
     assert_snapshot!(err, @"weir: cannot listen on ADDRESS: Address already in use (os error 98); stop whatever listens there, or set another `listen` under [server]");
 }
 
+#[test]
+fn serve_tells_where_http_sse_is_if_it_is_on_and_ends_its_streams() {
+    use std::io::Read;
+
+    for on in [false, true] {
+        let folder = folder(&format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[protocol]\nlegacy_sse = {on}\n\
+             [log]\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
+        ));
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
+        let mut weir = command.spawn().expect("it starts");
+        let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
+        let ready = log.find_map(|line| line.ok().filter(|line| line.contains("\"ready\"")));
+        let ready = ready.expect("it gets ready");
+        let told = ready.split_once("\"sse\":\"http://").map(|(_, rest)| rest);
+        assert_eq!(told.is_some(), on, "{ready}");
+        if let Some((host, _)) = told.and_then(|rest| rest.split_once("/sse\"")) {
+            let mut stream = std::net::TcpStream::connect(host).expect("it listens");
+            write!(stream, "GET /sse HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("written");
+            let mut said = Vec::new();
+            while !said.ends_with(b"\n\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).expect("an event");
+                said.extend(byte);
+            }
+            terminate(&weir);
+            let mut rest = String::new();
+            stream.read_to_string(&mut rest).expect("the stream ends");
+            assert_eq!(rest, "0\r\n\r\n", "after {}", String::from_utf8_lossy(&said));
+        } else {
+            terminate(&weir);
+        }
+        assert!(weir.wait().expect("it ends").success());
+    }
+}
+
 /// Starts `weir stdio` with its pipes in our hands.
 fn stdio(folder: &Path) -> Child {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
