@@ -19,6 +19,13 @@ fn config(text: &str) -> Config {
     parse(text).unwrap()
 }
 
+/// Writes a file that nobody else may read.
+fn write_private(path: &Path, text: impl AsRef<[u8]>) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 const HOUSE: &str = "[upstreams.house]\nprompts_dir = \"./prompts\"\n";
 
 #[test]
@@ -101,7 +108,7 @@ fn a_secret_is_not_in_the_debug_output() {
         r#"
         [upstreams.a]
         command = "x"
-        env = { TOKEN = "hunter2", "${X}" = "${Y}" }
+        env = { TOKEN = "hunter2", "${X}" = "$${Y}" }
         [upstreams.b]
         url = "http://h/"
         headers = { Authorization = "hunter2" }
@@ -164,7 +171,8 @@ fn who_needs_a_key_depends_on_the_address_and_the_clients() {
             .ok()
             .map(|config| config.auth.anonymous)
     };
-    let (careful, bold) = (Options::default(), Options { allow_anonymous_network: true });
+    let careful = Options::default();
+    let bold = Options { allow_anonymous_network: true, ..Options::default() };
     assert_eq!(anonymous("[::1]:1", "auto", &careful), Some(true));
     assert_eq!(anonymous("[::ffff:127.0.0.1]:1", "auto", &careful), Some(true));
     assert_eq!(anonymous("0.0.0.0:1", "auto", &bold), Some(false));

@@ -95,19 +95,19 @@ lazy = true
 color = "red"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(drawn, @r"
     error: upstreams.house.lazy: no such key
      --> weir.toml:3:1
       |
     3 | lazy = true
-      | ^^^^ known here: prefix, prompts_dir, command, args, env, pass_env, cwd, url, headers, era, timeouts, retry, limits, prompts, tools, resources, rename, enabled
+      | ^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, era, timeouts, retry, limits, prompts, tools, resources, rename
 
     error: log.color: no such key
      --> weir.toml:5:1
       |
     5 | color = *****
       | ^^^^^ known here: level, format
-    "#);
+    ");
 }
 
 #[test]
@@ -232,7 +232,7 @@ prefix = "house"
 "#,
     );
     insta::assert_snapshot!(drawn, @r#"
-    error: upstreams.other.prefix: the prefix "house" belongs to [upstreams.house] already
+    error: upstreams.other.prefix: this prefix belongs to [upstreams.house] already
      --> weir.toml:5:10
       |
     5 | prefix = "house"
@@ -361,7 +361,7 @@ prompts_dir = "p"
 "#,
     );
     insta::assert_snapshot!(drawn, @r#"
-    error: auth.mode: server.listen is 0.0.0.0:8642, where anybody on the network could enter without a key
+    error: auth.mode: server.listen is an address where anybody on the network could enter without a key
      --> weir.toml:5:8
       |
     5 | mode = "anonymous"
@@ -379,7 +379,7 @@ prompts_dir = "p"
 "#,
     );
     insta::assert_snapshot!(drawn, @r#"
-    error: defaults.timeouts.call: call is longer than call_max (600s)
+    error: defaults.timeouts.call: call is longer than call_max, which is 600s unless it is written
      --> weir.toml:2:21
       |
     2 | timeouts = { call = "20m" }
