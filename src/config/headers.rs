@@ -23,15 +23,18 @@ pub(super) fn headers(
         let headers = t.names().into_iter().filter_map(|name| header(t, name, vault, used));
         headers.collect::<Vec<_>>()
     });
+    let auth = t.table("auth", |table| {
+        // What is no table was told of, and what is not written needs no type.
+        t.written("auth")?.get_ref().as_table()?;
+        auth(table, vault, used)
+    });
+    headers.extend(auth.map(|value| (AUTHORIZATION, value)));
     let written = t.written("headers").and_then(|headers| headers.get_ref().as_table());
     let names = written.into_iter().flatten().map(|(name, _)| name.get_ref());
     let is_written = names.into_iter().any(|name| name.eq_ignore_ascii_case("authorization"));
-    if t.has("auth") {
-        headers.extend(t.table("auth", |t| auth(t, vault, used)).map(|it| (AUTHORIZATION, it)));
-        if is_written {
-            let what = "headers holds an Authorization already";
-            t.object("auth", Complaint::new(what, "keep one of the two"));
-        }
+    if is_written && t.has("auth") {
+        let what = "headers holds an Authorization already";
+        t.object("auth", Complaint::new(what, "keep one of the two"));
     }
     headers
 }

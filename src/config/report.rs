@@ -167,6 +167,11 @@ pub(super) struct Source {
 }
 
 impl Source {
+    #[cfg(test)]
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Keeps the text with the bytes of every secret replaced, so that all places stay where they are.
     pub(super) fn blanked(name: String, text: &str, secrets: &[Span]) -> Arc<Self> {
         let mut bytes = text.as_bytes().to_vec();

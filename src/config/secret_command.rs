@@ -101,7 +101,11 @@ async fn output(
             false => Err(Refusal::new(describe(status), BY_HAND)),
         }
     };
-    match timeout(max_time, async { tokio::try_join!(status, read) }).await {
+    let ended = timeout(max_time, async { tokio::try_join!(status, read) }).await;
+    group.kill();
+    // Not left behind as one that nobody has waited for; it was killed, so that is soon.
+    let _ = timeout(LAST_MOMENT, child.wait()).await;
+    match ended {
         Ok(ended) => ended.map(|((), bytes)| bytes),
         Err(_) => {
             let what = format!("gave no secret within {} s", max_time.as_secs());
@@ -158,6 +162,9 @@ fn describe(status: ExitStatus) -> String {
 /// Long enough to touch a key or type a password.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
+/// How long a command that was killed is waited for.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
 const BY_HAND: &str = "run it by hand to see what it says";
 
 /// What is said of a file or an output that is too large.
@@ -168,3 +175,74 @@ pub(super) const TOO_MUCH: Refusal = Refusal {
 
 /// Reading to the end looks for an end behind the last byte.
 const SPARE_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    //! With real processes and a real clock.
+
+    use super::*;
+
+    async fn sh(script: &str, folder: &Path, max_time: Duration) -> Result<String, String> {
+        let command = ["sh", "-c", script].map(str::to_owned);
+        let environment: Environment =
+            std::env::vars_os().filter(|(name, _)| name == "PATH").collect();
+        let output = output(&command, folder, &environment, 64, max_time).await;
+        let text = |bytes: Zeroizing<Vec<u8>>| String::from_utf8_lossy(&bytes).into_owned();
+        output.map(text).map_err(|refusal| refusal.what.into_owned())
+    }
+
+    /// Waits until a process is gone; one that nobody has waited for yet is.
+    fn wait_until_gone(process: &str) {
+        let status = format!("/proc/{}/status", process.trim());
+        let runs = || {
+            let status = std::fs::read_to_string(&status).unwrap_or_default();
+            let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+            state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
+        };
+        while runs() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_gets_the_environment_that_was_handed_in_and_no_input() {
+        let told = sh("env | grep -c CARGO; read x || echo none", Path::new(""), MAX_TIME).await;
+        assert_eq!(told.as_deref(), Ok("0\nnone\n"));
+    }
+
+    #[tokio::test]
+    async fn what_a_command_leaves_behind_goes_with_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // What is left behind holds the output open.
+        let told = sh("sleep 1000 & echo $! > left; echo hunter2", folder.path(), MAX_TIME).await;
+        assert_eq!(told.as_deref(), Ok("hunter2\n"));
+        wait_until_gone(&std::fs::read_to_string(folder.path().join("left")).expect("a number"));
+    }
+
+    #[tokio::test]
+    async fn a_command_that_takes_too_long_is_ended_with_all_that_it_has_started() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = "echo hunter2; sleep 1000 & echo $! > left; echo $$ > self; wait";
+        let told = sh(script, folder.path(), Duration::from_secs(1)).await;
+        assert_eq!(told, Err("gave no secret within 1 s".to_owned()));
+        for process in ["left", "self"] {
+            wait_until_gone(
+                &std::fs::read_to_string(folder.path().join(process)).expect("a number"),
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_that_talks_without_end_is_ended() {
+        let told =
+            sh("trap '' PIPE; while :; do echo hunter2; done", Path::new(""), MAX_TIME).await;
+        assert_eq!(told, Err("gives more than 64 KiB".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_command_can_be_run_from_within_a_runtime() {
+        let environment = std::env::vars_os().collect();
+        let bytes = run(&["printf".to_owned(), "x".to_owned()], Path::new(""), &environment, 1);
+        assert_eq!(bytes.ok().as_deref().map(Vec::as_slice), Some(&b"x"[..]));
+    }
+}

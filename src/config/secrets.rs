@@ -142,7 +142,7 @@ fn from_file(t: &Table<'_>, path: &Path) -> Parsed<Secret> {
         ));
     }
     if about.mode() & 0o077 != 0 {
-        let what = format!("others on this machine may be able to use {written}");
+        let what = format!("{written} is open to its group or to others");
         t.warn("file", Complaint::new(what, format!("chmod 600 {written}")));
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + SPARE_BYTES));

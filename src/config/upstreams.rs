@@ -201,15 +201,15 @@ fn source(t: &Table<'_>, surroundings: &Surroundings<'_>, enabled: bool) -> Opti
     let dir = folder(t, "prompts_dir", surroundings.on_disk && enabled);
     let command = t.read("command", value::text);
     let args = t.list("args", value::text_or_empty).unwrap_or_default();
-    for key in ["env", "headers", "auth"] {
-        t.hide_unless_table(key);
-    }
     let env = env(t, &surroundings.vault, enabled);
     let pass_env =
         t.list("pass_env", |v| variable(value::string(v)?, v.span())).unwrap_or_default();
     let cwd = folder(t, "cwd", surroundings.on_disk && enabled);
     let url = t.read("url", |v| value::url(v).inspect_err(|_| t.hide("url")));
     let headers = headers::headers(t, &surroundings.vault, enabled);
+    for key in ["env", "headers", "auth"] {
+        t.hide_unless_table(key);
+    }
 
     let written: Vec<_> =
         ["prompts_dir", "command", "url"].into_iter().filter(|key| t.has(key)).collect();

@@ -12,7 +12,7 @@ use super::*;
 const EXAMPLE: &str = include_str!("../../../config.example.toml");
 
 /// The example with its switched-off lines switched on, and with hashes that are not refused.
-fn example_in_full() -> String {
+pub(super) fn example_in_full() -> String {
     let on = |line: &str| match line.strip_prefix('#') {
         Some(off) if off.starts_with(|c: char| c == '[' || c.is_ascii_lowercase()) => {
             off.to_owned()

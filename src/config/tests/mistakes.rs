@@ -495,7 +495,7 @@ env = { "A=B" = "hunter2" }
      --> weir.toml:2:7
       |
     2 | url = ***********************
-      |       ^^^^^^^^^^^^^^^^^^^^^^^ put them in headers, for example Authorization
+      |       ^^^^^^^^^^^^^^^^^^^^^^^ put them in auth, with type = "basic"
 
     error: upstreams.a.header: no such key
      --> weir.toml:3:1
