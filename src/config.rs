@@ -29,6 +29,7 @@ mod variables;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub use report::{Problem, Report, Severity, Warning};

@@ -17,9 +17,8 @@ use zeroize::Zeroizing;
 use super::file::{Parsed, Table};
 use super::report::Complaint;
 use super::secret_command::{self, Refusal, TOO_MUCH};
-use super::upstreams::variable;
 use super::value;
-use super::variables::{Environment, is_not_set};
+use super::variables::{Environment, is_name, is_not_set};
 use crate::secret::Secret;
 
 /// Where secrets are fetched, and how far one may go for them.
@@ -61,7 +60,13 @@ pub(super) fn secret<'a>(
 
 /// Reads the one of three keys that says where the secret is, and fetches it.
 fn elsewhere(t: &Table<'_>, vault: &Vault<'_>, used: bool) -> Option<Secret> {
-    let name = t.read("env", |v| variable(value::string(v)?, v.span()));
+    let name = t.read("env", |v| match value::string(v)? {
+        name if is_name(name) => Ok(name.to_owned()),
+        _ => {
+            t.hide("env");
+            Err(Complaint::new("this cannot name a variable", "write a name like API_TOKEN"))
+        }
+    });
     let path = t.read("file", value::text);
     let command = t.list("command", value::text_or_empty);
     let written: Vec<_> = ["env", "file", "command"].into_iter().filter(|key| t.has(key)).collect();

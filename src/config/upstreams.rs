@@ -276,7 +276,7 @@ fn env<'a>(t: &Table<'a>, vault: &Vault<'_>, used: bool) -> Vec<(String, Secret)
     })
 }
 
-pub(super) fn variable(name: &str, place: Span) -> Parsed<String> {
+fn variable(name: &str, place: Span) -> Parsed<String> {
     match name.is_empty() || name.contains(['=', '\0']) {
         true => Err(Complaint::new("this cannot name a variable", "write a name like HTTPS_PROXY")
             .at(place)),

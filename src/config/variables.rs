@@ -53,6 +53,15 @@ impl NotText {
     }
 }
 
+/// Whether a text can name a variable of a file: what else stands there may be the secret itself.
+pub(super) fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && text.chars().all(is_named)
+}
+
+fn is_named(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
 /// What is said of a variable that is not set, here and where a secret names one.
 pub(super) fn is_not_set(name: &str, remedy: String) -> Complaint {
     Complaint::new(format!("the variable {name} is not set"), remedy)
@@ -117,10 +126,9 @@ impl Expander<'_> {
             (self.rest, self.is_lost) = ("", true);
             return String::new();
         }
-        let is_named = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let (name, rest) =
-            self.rest.split_at(self.rest.find(|c| !is_named(c)).unwrap_or(self.rest.len()));
-        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+            self.rest.split_at(self.rest.find(|c: char| !is_named(c)).unwrap_or(self.rest.len()));
+        let is_name = is_name(name);
         self.rest = rest;
         let value = match self.environment.get(name) {
             Ok(value) => value.unwrap_or_default(),
@@ -151,7 +159,7 @@ impl Expander<'_> {
             }
             value.to_owned()
         } else {
-            self.foreign(name, is_name);
+            self.foreign(name);
             self.skip_to_the_end(depth)
         }
     }
@@ -168,15 +176,14 @@ impl Expander<'_> {
     }
 
     /// Complains about what other programs replace, or what nobody does.
-    fn foreign(&mut self, name: &str, is_name: bool) {
+    fn foreign(&mut self, name: &str) {
         if self.rest.is_empty() {
             // Told by whoever closes it.
             return;
         }
         let argument = self.rest.strip_prefix(':').and_then(|rest| rest.split('}').next());
-        let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         match (name, argument) {
-            ("env", Some(argument)) if is_plain(argument) && !argument.is_empty() => {
+            ("env", Some(argument)) if is_name(argument) => {
                 self.object(
                     "${env:…} is another program's way to name a variable",
                     format!("write ${{{argument}}}"),
@@ -192,7 +199,7 @@ impl Expander<'_> {
                 "${input:…} asks a person, and Weir asks nobody when it starts",
                 "write ${NAME} for a variable, or a secret that is read from a file or a command",
             ),
-            _ if is_name => self.object("this is not a way to write a variable", WAYS),
+            _ if is_name(name) => self.object("this is not a way to write a variable", WAYS),
             _ => self.object("this cannot name a variable", WAYS),
         }
     }

@@ -666,7 +666,9 @@ fn two_clients_cannot_share_a_key() {
 fn a_file_broken_anywhere_is_drawn_without_its_secrets() {
     let text = "[upstreams.a]\nurl = \"http://h/\"\nheaders = { X = \"hunter2\", Y = 'hunter2é' }\n\
                 [upstreams.b]\ncommand = \"x\"\nenv.TOKEN = \"\"\"hunter2\nhunter2\"\"\"\n\
-                [upstreams.c]\nurl = \"http://h/\"\n[upstreams.c.headers]\nZ = \"hunter2\"\n[log]\n";
+                [upstreams.c]\nurl = \"http://h/\"\n[upstreams.c.headers]\nZ = \"hunter2\"\n[log]\n\
+                [upstreams.d]\nurl = \"http://h/\"\nauth = { type = \"bearer\", token = \"hunter2\" }\n\
+                [upstreams.e]\nurl = \"http://h/\"\n[upstreams.e.auth]\ntype = \"basic\"\nuser = \"x\"\npassword = \"\"\"\nhunter2=hunter2\"\"\"\n";
     config(text);
     for i in (0..text.len()).filter(|i| text.is_char_boundary(*i)) {
         let (before, after) = text.split_at(i);

@@ -64,7 +64,7 @@ fn a_secret_that_cannot_be_had_is_told_at_its_place() {
 url = "http://h/"
 [upstreams.a.headers]
 A = { env = "GONE" }
-B = { env = "A=B" }
+B = { env = "hunter2-itself" }
 C = { file = "gone" }
 D = { file = "folder" }
 E = { file = "large" }
@@ -100,7 +100,7 @@ X = { env = "${TOKEN}" }
     assert!(!home.load().unwrap_err().draw(true).contains("hunter2"));
     insta::assert_snapshot!(home.lines(), @r#"
     weir.toml:4:13: upstreams.a.headers.A.env: the variable GONE is not set (set GONE where Weir starts, or name another)
-    weir.toml:5:13: upstreams.a.headers.B.env: this cannot name a variable (write a name like HTTPS_PROXY)
+    weir.toml:5:13: upstreams.a.headers.B.env: this cannot name a variable (write a name like API_TOKEN)
     weir.toml:6:14: upstreams.a.headers.C.file: gone cannot be read: No such file or directory (os error 2) (check the path, which starts from the folder of this file, and its permissions)
     weir.toml:7:14: upstreams.a.headers.D.file: folder is not a file (name the file that holds the secret)
     weir.toml:8:14: upstreams.a.headers.E.file: large gives more than 64 KiB (check that it gives the secret alone)
