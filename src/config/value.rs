@@ -254,7 +254,7 @@ pub(super) fn url(value: &Value<'_>) -> Parsed<Uri> {
     if uri.authority().is_some_and(|a| a.as_str().contains('@')) {
         return Err(Complaint::new(
             "a URL must not hold credentials",
-            "put them in headers, for example Authorization",
+            "put them in auth, with type = \"basic\"",
         ));
     }
     match uri.scheme_str() {
