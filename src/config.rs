@@ -83,8 +83,9 @@ impl Config {
         Self::judge(&open(path)?, options, true, true)
     }
 
-    /// Checks a text. `origin` is the file it came from: it is named in problems, and relative paths start
-    /// from its folder. Whether folders that it names are there is not looked at.
+    /// Checks a text, reads what it includes, and fetches its secrets. `origin` is the file it came from: it is
+    /// named in problems, and relative paths start from its folder. Whether folders that it names are there is
+    /// not looked at.
     pub fn parse(text: &str, origin: &Path, options: &Options) -> Result<Self, Report> {
         Self::judge(&file(origin, text.to_owned()), options, true, false)
     }

@@ -193,7 +193,8 @@ impl<'a> Table<'a> {
         self.entry(key).is_some()
     }
 
-    /// Reports an error about a key, at its value or else at the table.
+    /// Reports an error about a key, at its value or else at the table. Nobody looks at its words again: they
+    /// must not repeat values, which may have come out of variables.
     pub(super) fn object(&self, key: &str, complaint: Complaint) {
         self.ledger.add(Severity::Error, join(&self.path, key), self.place(key), complaint);
     }

@@ -36,7 +36,7 @@ pub(super) struct File {
 #[derive(Default)]
 pub(super) struct Ledger {
     /// The files, in the order of their places.
-    shelves: Vec<Shelf>,
+    sheets: Vec<Sheet>,
     findings: RefCell<Vec<Finding>>,
     secrets: RefCell<Vec<Span>>,
     /// What stands in the file where the document holds what its variables stand for, by place.
@@ -49,7 +49,7 @@ pub(super) struct Ledger {
 }
 
 /// One file, from the place where its text begins.
-struct Shelf {
+struct Sheet {
     start: usize,
     folder: PathBuf,
     name: String,
@@ -78,10 +78,10 @@ struct Finding {
 impl Ledger {
     /// Takes the next file in, and returns the place where it begins.
     pub(super) fn open(&mut self, file: &File) -> usize {
-        let start = self.shelves.last().map_or(0, |shelf| shelf.end());
+        let start = self.sheets.last().map_or(0, |sheet| sheet.end());
         let ends = file.text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let lines = std::iter::once(0).chain(ends.map(|(at, _)| at + 1));
-        self.shelves.push(Shelf {
+        self.sheets.push(Sheet {
             start,
             folder: file.folder.clone(),
             name: file.name.clone(),
@@ -94,30 +94,30 @@ impl Ledger {
 
     /// Notes what a file turned out to be.
     pub(super) fn set_form(&self, start: usize, form: Form) {
-        if let Some(shelf) = self.shelf(start) {
-            shelf.form.set(form);
+        if let Some(sheet) = self.sheet(start) {
+            sheet.form.set(form);
         }
     }
 
     /// Whether a file is not even TOML, so that nobody knows what is missing.
     pub(super) fn is_broken(&self) -> bool {
-        self.shelves.iter().any(|shelf| shelf.form.get() != Form::Toml)
+        self.sheets.iter().any(|sheet| sheet.form.get() != Form::Toml)
     }
 
     /// Where the relative paths at a place start.
     pub(super) fn folder(&self, at: usize) -> &Path {
-        self.shelf(at).map_or(Path::new(""), |shelf| &shelf.folder)
+        self.sheet(at).map_or(Path::new(""), |sheet| &sheet.folder)
     }
 
     /// Returns the place as `conf.d/a.toml:12`.
     pub(super) fn line(&self, at: usize) -> String {
-        let Some(shelf) = self.shelf(at) else { return String::new() };
-        let line = shelf.lines.partition_point(|start| *start <= at - shelf.start);
-        format!("{}:{line}", shelf.name)
+        let Some(sheet) = self.sheet(at) else { return String::new() };
+        let line = sheet.lines.partition_point(|start| *start <= at - sheet.start);
+        format!("{}:{line}", sheet.name)
     }
 
-    fn shelf(&self, at: usize) -> Option<&Shelf> {
-        self.shelves.get(self.shelves.partition_point(|shelf| shelf.start <= at).checked_sub(1)?)
+    fn sheet(&self, at: usize) -> Option<&Sheet> {
+        self.sheets.get(self.sheets.partition_point(|sheet| sheet.start <= at).checked_sub(1)?)
     }
 
     pub(super) fn add(
@@ -196,12 +196,12 @@ impl Ledger {
     /// Turns the findings into problems, in the order of the files. `files` are those that were taken in.
     pub(super) fn settle<'f>(self, files: impl IntoIterator<Item = &'f File>) -> Vec<Problem> {
         let (broken, secrets) = (self.is_broken(), self.secrets.take());
-        let draw = |(shelf, file): (&Shelf, &File)| {
+        let draw = |(sheet, file): (&Sheet, &File)| {
             let (name, text) = (file.name.clone(), file.text.as_str());
-            match shelf.form.get() {
+            match sheet.form.get() {
                 Form::Toml if !broken => {
-                    let here = |s: &&Span| (shelf.start..shelf.end()).contains(&s.start);
-                    let local = |s: &Span| s.start - shelf.start..s.end - shelf.start;
+                    let here = |s: &&Span| (sheet.start..sheet.end()).contains(&s.start);
+                    let local = |s: &Span| s.start - sheet.start..s.end - sheet.start;
                     let secrets: Vec<_> = secrets.iter().filter(here).map(local).collect();
                     Source::blanked(name, text, &secrets)
                 }
@@ -212,13 +212,13 @@ impl Ledger {
                 }
             }
         };
-        let sources: Vec<Arc<Source>> = self.shelves.iter().zip(files).map(draw).collect();
+        let sources: Vec<Arc<Source>> = self.sheets.iter().zip(files).map(draw).collect();
         let mut findings = self.findings.take();
         findings.sort_by_key(|f| f.span.as_ref().map(|s| s.start));
         let problem = |f: Finding| {
             let at = f.span.as_ref().map_or(0, |span| span.start);
-            let index = self.shelves.partition_point(|shelf| shelf.start <= at).saturating_sub(1);
-            let start = self.shelves.get(index).map_or(0, |shelf| shelf.start);
+            let index = self.sheets.partition_point(|sheet| sheet.start <= at).saturating_sub(1);
+            let start = self.sheets.get(index).map_or(0, |sheet| sheet.start);
             Some(Problem {
                 severity: f.severity,
                 key: f.key,
@@ -237,7 +237,7 @@ impl Ledger {
     }
 }
 
-impl Shelf {
+impl Sheet {
     /// The place behind its text.
     fn end(&self) -> usize {
         self.start + self.lines.last().copied().unwrap_or(0)

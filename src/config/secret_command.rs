@@ -2,6 +2,7 @@
 //!
 //! Promises: no shell; nothing on its standard input; what it writes to standard error is shown to nobody; it
 //! and whatever it has started end, by themselves or with its time.
+//! It gets the whole environment that was handed in: password managers keep sessions and sockets there.
 //! One command runs after the other, so that a password manager asks its person once and not for each.
 //!
 //! Knows nothing of: what the output means.
