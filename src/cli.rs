@@ -10,6 +10,7 @@ mod get;
 mod house;
 mod list;
 mod log;
+mod schema;
 mod serve;
 mod signals;
 mod stdio;
@@ -39,6 +40,8 @@ enum Command {
     List(list::Args),
     /// Starts the upstreams and gets a prompt.
     Get(get::Args),
+    /// Prints the JSON schema of the configuration, with which editors complete and check it.
+    Schema(schema::Args),
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 2 wrong usage, 3 not authenticated, 4 an upstream cannot be \
@@ -61,6 +64,7 @@ pub fn run() -> ExitCode {
         Command::Check(args) => (args.json, runtime.block_on(check::run(args))),
         Command::List(args) => (args.json, runtime.block_on(list::run(args))),
         Command::Get(args) => (args.json, runtime.block_on(get::run(args))),
+        Command::Schema(args) => (false, runtime.block_on(schema::run(args))),
     };
     // Tasks that are left are dropped here, and with them the children that they keep. A blocking read
     // of standard input cannot be cancelled, and is not waited for longer than that takes.
