@@ -10,6 +10,7 @@ mod json;
 mod keys;
 mod page;
 mod shape;
+mod tuning_keys;
 mod upstream_keys;
 
 use serde_json::Value;

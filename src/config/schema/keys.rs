@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::shape::{self, Shape, duration, size};
-use super::{Key, upstream_keys};
+use super::{Key, tuning_keys, upstream_keys};
 use crate::config::access::{AUTH_MODES, KINDS};
 use crate::config::sections::{
     CONNECTIONS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES, PAGE_SIZES, VERSIONS,
@@ -20,7 +20,7 @@ pub(super) fn all() -> Vec<Key> {
             Shape::table(naming()),
             "How prompts and tools are named towards clients.",
         ),
-        upstream_keys::defaults(),
+        tuning_keys::defaults(),
         upstream_keys::upstreams(),
         Key::new(
             "auth",
@@ -43,12 +43,12 @@ pub(super) fn word<T: PartialEq>(choices: &[(&'static str, T)], choice: &T) -> V
 }
 
 fn include() -> Key {
-    let files = Shape::list(Shape::text());
+    let files = Shape::list(Shape::Text("path", shape::FILES));
     Key::new(
         "include",
         files,
         "Further files that belong to this configuration, each relative to the folder of this file. A `*` may \
-         stand in the name of a file, not of a folder; files are read in the order of their names.",
+         stand in the name of a file, not of a folder; files are read in the order of their names, without those that begin with a dot. A pattern may match nothing; a file that is named without `*` has to be there.",
     )
     .or(json!([]))
     .example("include = [\"conf.d/*.toml\"]")

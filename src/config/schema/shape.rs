@@ -95,6 +95,8 @@ pub(super) const MOMENT: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{
 pub(super) const VARIABLE: &str = "\\$[{$]";
 
 pub(super) const NOT_EMPTY: &str = "^[^\\u0000]+$";
+/// A path with `*` in its last part only.
+pub(super) const FILES: &str = "^(?![\\s\\S]*\\*[\\s\\S]*/)[^\\u0000]+$";
 pub(super) const ANYTHING: &str = "^[^\\u0000]*$";
 pub(super) const UPSTREAM_NAME: &str = "^[a-z][a-z0-9-]{0,31}$";
 pub(super) const PLAIN_NAME: &str = "^[A-Za-z0-9_.-]{1,64}$";

@@ -1,30 +1,21 @@
-//! The keys of `[defaults]` and `[upstreams.<name>]`, and where a secret can be.
+//! The keys of `[upstreams.<name>]` but those that it can inherit, and where a secret can be.
 
 use serde_json::{Value, json};
 
 use super::keys::word;
-use super::shape::{self, Shape, duration, size};
-use super::{Fallback, Key};
+use super::shape::{self, Shape};
+use super::{Key, tuning_keys};
 use crate::config::access::KINDS;
 use crate::config::headers::{OWN_HEADERS, SCHEMES};
 use crate::config::tuning::{
-    CALLS, ERAS, ITEMS, LIMITS_NOT_FOR_A_LIBRARY, NOT_FOR_A_LIBRARY, PAGES,
-    TIMEOUTS_NOT_FOR_A_LIBRARY, Tuning,
+    LIMITS_NOT_FOR_A_LIBRARY, NOT_FOR_A_LIBRARY, TIMEOUTS_NOT_FOR_A_LIBRARY,
 };
 use crate::config::upstreams::TRANSPORTS;
-
-pub(super) fn defaults() -> Key {
-    Key::new(
-        "defaults",
-        Shape::table(tuning()),
-        "What every upstream inherits. Its own table may say otherwise, key by key.",
-    )
-}
 
 pub(super) fn upstreams() -> Key {
     let mut keys = place();
     // An upstream's own table says these instead of what it inherits.
-    keys.extend(tuning().into_iter().map(inherited));
+    keys.extend(tuning_keys::inherited());
     keys.extend(outlets());
     Key::new(
         "upstreams",
@@ -32,100 +23,6 @@ pub(super) fn upstreams() -> Key {
         "One MCP server. The name of the table is a lower-case letter, then at most 31 of a-z, 0-9 and `-`. Exactly \
          one of `prompts_dir`, `command` and `url` says where it is.",
     )
-}
-
-// === What is inherited ===
-
-fn tuning() -> Vec<Key> {
-    let default = Tuning::default();
-    let (times, retry) = (default.timeouts, default.retry);
-    let timeouts = vec![
-        Key::new(
-            "startup",
-            Shape::Duration,
-            "How long a server may take from its start, or from connecting, until it is ready. Raise it for programs \
-             that are downloaded when they are first started.",
-        )
-        .or(duration(times.startup)),
-        Key::new("list", Shape::Duration, "How long one list may take, through all of its pages.")
-            .or(duration(times.list)),
-        Key::new(
-            "call",
-            Shape::Duration,
-            "How long one call may take; if its client asked for progress, how long it may be silent. Not longer than \
-             `call_max`.",
-        )
-        .or(duration(times.call)),
-        Key::new("call_max", Shape::Duration, "How long one call may take in all, whatever its progress.")
-            .or(duration(times.call_max)),
-        Key::new(
-            "reset_on_progress",
-            Shape::Boolean,
-            "Whether progress begins `call` anew. With `false` a call ends after `call`.",
-        )
-        .or(times.reset_on_progress),
-    ];
-    let pauses = vec![
-        Key::new(
-            "backoff",
-            Shape::Duration,
-            "The first pause before connecting again to a server that was lost; it doubles each time. Not longer than \
-             `max_backoff`.",
-        )
-        .or(duration(retry.backoff)),
-        Key::new("max_backoff", Shape::Duration, "The longest pause.").or(duration(retry.max_backoff)),
-        Key::new(
-            "jitter",
-            Shape::Boolean,
-            "Varies the pauses at random, so that many gateways do not come back at the same moment.",
-        )
-        .or(retry.jitter),
-    ];
-    let limits = vec![
-        Key::new(
-            "concurrency",
-            Shape::Count(CALLS),
-            "The most calls in flight at a time. Further ones wait for at most a second and are then refused.",
-        )
-        .or_else("64; 256 for an upstream with a `url`"),
-        Key::new(
-            "max_message",
-            Shape::Size,
-            "The largest message from the server; a call that is answered with a larger one fails.",
-        )
-        .or(size(default.max_message)),
-        Key::new("max_items", Shape::Count(ITEMS), "The most items that are taken from one list; the rest is left out.")
-            .or(default.max_items),
-        Key::new("max_pages", Shape::Count(PAGES), "The most pages that are read of one list; the rest is left out.")
-            .or(default.max_pages),
-    ];
-    vec![
-        Key::new(
-            "era",
-            Shape::choice(&ERAS),
-            "Which MCP the server speaks: `modern` is 2026-07-28 or later, `legacy` everything before. `auto` finds out \
-             by asking, which costs a request or two when connecting.",
-        )
-        .or(word(&ERAS, &default.era)),
-        Key::new("timeouts", Shape::table(timeouts), "How long things may take.")
-            .example("timeouts = { call = \"2m\", call_max = \"1h\" }"),
-        Key::new("retry", Shape::table(pauses), "When to connect again."),
-        Key::new("limits", Shape::table(limits), "How much a server may send, and how many calls it gets.")
-            .example("limits.max_message = \"32MiB\""),
-    ]
-}
-
-fn inherited(key: Key) -> Key {
-    let none = |keys: Vec<Key>| keys.into_iter().map(inherited).collect();
-    let shape = match key.shape {
-        Shape::Table { keys, rules } => Shape::Table { keys: none(keys), rules },
-        plain => plain,
-    };
-    let fallback = match key.fallback {
-        Fallback::Nothing => Fallback::Nothing,
-        _ => Fallback::Told("as in `[defaults]`"),
-    };
-    Key { shape, fallback, ..key }.told_at("defaults")
 }
 
 // === Where it is ===
@@ -152,7 +49,7 @@ fn place() -> Vec<Key> {
             "The endpoint of a server on the network. Credentials belong in `auth` or `headers`, not here.",
         )
         .example("url = \"https://api.githubcopilot.com/mcp/\""),
-        Key::new("enabled", Shape::Boolean, "With `false` the upstream is checked, but not started and not served.")
+        Key::new("enabled", Shape::Boolean, "With `false` the upstream is not started and not served. Its table is checked all the same, but its variables and secrets need not be there.")
             .or(true),
         Key::new(
             "prefix",

@@ -106,7 +106,7 @@ fn collect(path: &str, table: &DeTable<'_>, shown: &mut BTreeSet<String>) {
     }
 }
 
-pub(super) fn without_name(path: &str) -> String {
+fn without_name(path: &str) -> String {
     let mut parts: Vec<&str> = path.split('.').collect();
     if let ["upstreams" | "roles" | "clients", name, ..] = &mut parts[..] {
         *name = "<name>";

@@ -195,7 +195,8 @@ const SOUND: [&str; 22] = [
 ];
 
 /// Files with a mistake that a schema can tell.
-const MISTAKEN: [&str; 56] = [
+const MISTAKEN: [&str; 57] = [
+    "include = [\"*/a.toml\"]",
     "[server]\nlistne = \"127.0.0.1:1\"",
     "[log]\ncolor = \"red\"",
     "log = \"info\"",
