@@ -48,7 +48,8 @@ fn include() -> Key {
         "include",
         files,
         "Further files that belong to this configuration, each relative to the folder of this file. A `*` may \
-         stand in the name of a file, not of a folder; files are read in the order of their names, without those that begin with a dot. A pattern may match nothing; a file that is named without `*` has to be there.",
+         stand in the name of a file, not of a folder; files are read in the order of their names, without those \
+         that begin with a dot. A pattern may match nothing; a file that is named without `*` has to be there.",
     )
     .or(json!([]))
     .example("include = [\"conf.d/*.toml\"]")

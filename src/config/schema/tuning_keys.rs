@@ -67,7 +67,8 @@ fn tuning() -> Vec<Key> {
         Key::new(
             "concurrency",
             Shape::Count(CALLS),
-            "The most calls in flight at a time. Up to 128 further ones wait for at most a second; who has no turn by then is refused.",
+            "The most calls in flight at a time. Up to 128 further ones wait for at most a second; who has no turn \
+             by then is refused.",
         )
         .or_else("64; 256 for an upstream with a `url`"),
         Key::new(

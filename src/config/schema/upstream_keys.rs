@@ -49,7 +49,12 @@ fn place() -> Vec<Key> {
             "The endpoint of a server on the network. Credentials belong in `auth` or `headers`, not here.",
         )
         .example("url = \"https://api.githubcopilot.com/mcp/\""),
-        Key::new("enabled", Shape::Boolean, "With `false` the upstream is not started and not served. Its table is checked all the same, but its variables and secrets need not be there.")
+        Key::new(
+            "enabled",
+            Shape::Boolean,
+            "With `false` the upstream is not started and not served. Its table is checked all the same, but its \
+             variables and secrets need not be there.",
+        )
             .or(true),
         Key::new(
             "prefix",
@@ -73,7 +78,8 @@ fn process() -> Vec<Key> {
         Key::new(
             "env",
             Shape::map(shape::VARIABLE_NAME, Shape::Secret(shape::ANYTHING)),
-            "Variables to set for `command`. Each value is a secret: a string, or one of `{ env = \"VAR\" }`, `{ file = \"path\" }`, `{ command = [\"…\"] }`.",
+            "Variables to set for `command`. Each value is a secret: a string, or one of `{ env = \"VAR\" }`, `{ \
+             file = \"path\" }`, `{ command = [\"…\"] }`.",
         )
         .or(json!({}))
         .example("env = { LOG_LEVEL = \"info\", API_KEY = { env = \"EVERYTHING_KEY\" } }"),
@@ -88,7 +94,8 @@ fn process() -> Vec<Key> {
         Key::new(
             "cwd",
             Shape::Text("path", shape::NOT_EMPTY),
-            "The folder to start `command` in. A relative path starts from the folder of the file that it is written in.",
+            "The folder to start `command` in. A relative path starts from the folder of the file that it is written \
+             in.",
         )
         .or_else("where Weir was started"),
     ]
