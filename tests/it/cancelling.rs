@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use weir::rpc::Id;
 
 use crate::cell::{
-    LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, UPSTREAMS,
+    LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, UPSTREAMS,
 };
 use crate::client::named;
 use crate::upstream::Cancelled;
