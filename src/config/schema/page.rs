@@ -9,7 +9,7 @@ use super::{Fallback, Key, keys, secret};
 pub fn page() -> String {
     let mut page = String::from(INTRODUCTION);
     for way in secret() {
-        page += &format!("- `{}` ({}): {}\n", way.name, kind(&way.shape), way.meaning);
+        page += &format!("\n- `{}` ({}): {}\n", way.name, kind(&way.shape), way.meaning);
         page += &indented(way.example);
     }
     for key in keys() {
