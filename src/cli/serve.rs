@@ -26,7 +26,7 @@ pub(super) struct Args {
 /// Serves until a signal says stop, then lets what is under way end.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let options = Options { allow_anonymous_network: args.allow_anonymous_network };
-    let Loaded { config, demo } = args.config.load(&options).await?;
+    let Loaded { config, demo } = args.config.load_and_warn(&options).await?;
     super::log::start(&config.log);
     let mut signals = Signals::new()?;
     let listener = listen(&config).await?;

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use super::failure::Failure;
-use super::house::{ConfigArgs, Loaded};
+use super::house::{ConfigArgs, Loaded, is_welcome, nobody};
 use super::signals::Signals;
 use crate::app::App;
 use crate::config::Options;
@@ -27,21 +27,22 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Nobody on a network can come in this way.
     let options = Options { allow_anonymous_network: true };
-    let Loaded { config, demo: _demo } = args.config.load(&options).await?;
+    let Loaded { config, demo: _demo } = args.config.load_and_warn(&options).await?;
+    if let Some(client) = &args.client {
+        is_welcome(&config, client)?;
+    }
     super::log::start(&config.log);
     let mut signals = Signals::new()?;
     let app = App::open(&config, Arc::new(Host::new()));
     let guest = match &args.client {
         None => app.gateway().enter_locally(&config.auth.anonymous_role),
-        Some(name) => app.gateway().enter_as(name).ok_or_else(|| {
-            Failure::Unauthenticated(format!("no client `{name}` in the configuration"))
-        })?,
+        Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(name))?,
     };
     let door = Arc::clone(app.door());
     let mut serving = pin!(stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout()));
     tokio::select! {
         () = &mut serving => {}
-        () = signals.next() => {
+        _ = signals.next() => {
             signals.drain(&app, config.server.shutdown_grace, serving).await;
         }
     }

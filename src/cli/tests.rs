@@ -1,0 +1,1 @@
+//! The definition of the command line, and its page in the documents.
