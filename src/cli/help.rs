@@ -7,27 +7,27 @@ by a signal.";
 
 pub(super) const SERVE: &str = "\
 Examples:
-  weir serve                              the endpoint is http://127.0.0.1:8642/mcp, unless configured
+  weir serve                              # at http://127.0.0.1:8642/mcp, unless configured
   weir serve --config /etc/weir/weir.toml
-  WEIR_LOG=weir=debug weir serve          tell more in the log";
+  WEIR_LOG=weir=debug weir serve          # tell more in the log";
 
 pub(super) const STDIO: &str = "\
 Examples:
-  weir stdio                              as an IDE's configuration names it
-  weir stdio --as visitor                 see what that client sees";
+  weir stdio                              # as an IDE's configuration names it
+  weir stdio --as visitor                 # see what that client sees";
 
 pub(super) const CHECK: &str = "\
 Examples:
-  weir check                              the file, then each upstream; exit code 4 if one is down
-  weir check --offline                    the file only
+  weir check                              # the file, then each upstream; exit code 4 if one is down
+  weir check --offline                    # the file only
   weir check --json | jq '.upstreams[] | select(.ok | not)'";
 
 pub(super) const LIST: &str = "\
 Examples:
-  weir list                               prompts, a line each
-  weir list tools --upstream notes        what one upstream has; no other is started
-  weir list tools --json                  whole definitions
-  weir list --as visitor                  what that client sees";
+  weir list                               # prompts, a line each
+  weir list tools --upstream notes        # what one upstream has; no other is started
+  weir list tools --json                  # whole definitions
+  weir list --as visitor                  # what that client sees";
 
 pub(super) const GET: &str = "\
 Examples:

@@ -32,8 +32,8 @@ pub(super) struct AskArgs {
 /// Where the configuration is.
 #[derive(Debug, clap::Args)]
 pub(super) struct ConfigArgs {
-    /// The configuration file [default: $WEIR_CONFIG, else ./weir.toml, else weir/weir.toml in the
-    /// user's configuration folder].
+    /// The configuration file; without it $WEIR_CONFIG, else ./weir.toml, else weir/weir.toml in the
+    /// user's configuration folder.
     // Not clap's own `env`: a variable that is always set would conflict with `--demo`.
     #[arg(long, short, value_name = "FILE", conflicts_with = "demo")]
     config: Option<PathBuf>,

@@ -72,7 +72,10 @@ fn keep_owner(config: &mut Config, kind: Kind, name: &str) -> Result<(), Failure
             config.upstreams.first().map_or("upstream", |first| &first.prefix)
         )));
     };
-    let near = nearest(prefix, config.upstreams.iter().map(|it| it.prefix.as_str()));
+    // Whoever knows the configuration may type the table's name for the prefix.
+    let named = config.upstreams.iter().find(|upstream| upstream.name == prefix);
+    let prefixes = config.upstreams.iter().map(|upstream| upstream.prefix.as_str());
+    let near = named.map(|upstream| upstream.prefix.as_str()).or_else(|| nearest(prefix, prefixes));
     let hint = near.map(|near| format!("did you mean `{near}{separator}{own}`? "));
     Err(Failure::Usage(format!("no {kind} `{name}`; {}{there}", hint.unwrap_or_default())))
 }
@@ -87,8 +90,7 @@ fn keep_outlets(config: &mut Config, kind: Kind, uri: &str) -> Result<(), Failur
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "no {kind} `{uri}`: no upstream may have it, prompt libraries have none, and `resources` of the \
-         others keep it in; {}",
+        "no {kind} `{uri}`: no upstream lets it out, as `resources` rules are; {}",
         there_are(config)
     )))
 }
@@ -106,16 +108,15 @@ fn there_are(config: &Config) -> String {
         false => format!("{} (prefix {})", upstream.name, upstream.prefix),
     });
     let off = config.switched_off.iter().map(|off| format!("{} (switched off)", off.name));
-    format!("the upstreams are {}", on.chain(off).collect::<Vec<_>>().join(", "))
+    format!("upstreams: {}", on.chain(off).collect::<Vec<_>>().join(", "))
 }
 
 /// The one of some words that was probably meant.
 pub(super) fn nearest<'a>(typed: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let near = words.map(|word| (strsim::damerau_levenshtein(word, typed), word));
-    // Three slips, or one in three characters of a long word.
-    let tolerance = 3.max(typed.chars().count() / 3);
-    let near = near.filter(|(distance, word)| *distance <= tolerance.min(word.chars().count()));
-    near.min().map(|(_, word)| word)
+    // One slip in three characters; more than that is another word.
+    let tolerance = (typed.chars().count() / 3).max(1);
+    near.filter(|(distance, _)| *distance <= tolerance).min().map(|(_, word)| word)
 }
 
 #[cfg(test)]
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn a_name_needs_the_upstream_of_its_prefix() {
         let tool = |name: &str| check(FILE, Wanted::Item(Kind::Tool, name));
-        let there = "the upstreams are notes (prefix n), shop, house, attic (switched off)";
+        let there = "upstreams: notes (prefix n), shop, house, attic (switched off)";
         assert_eq!(tool("n_-new"), "notes");
         assert_eq!(tool("n_-0123abcd_tail"), "notes");
         assert_eq!(tool("shop_-n_-new"), "shop");
@@ -192,7 +193,7 @@ mod tests {
         }
         let nobody = check(FILE, Wanted::Item(Kind::Resource, "secret:///1"));
         assert!(
-            nobody.starts_with("no resource `secret:///1`: no upstream may have it"),
+            nobody.starts_with("no resource `secret:///1`: no upstream lets it out"),
             "{nobody}"
         );
     }
