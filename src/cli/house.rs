@@ -197,7 +197,8 @@ impl House {
             let text = format!("the policy hides the {kind} `{key}` from this client");
             return Err(Failure::Denied(text));
         }
-        if let Some(unlisted) = self.unlisted(kind) {
+        // This is told to whoever holds the configuration: it counts what the client cannot reach, too.
+        if let Some(unlisted) = self.unlisted(&self.everything, kind) {
             return Err(Failure::Unreachable(format!("no {kind} `{key}`, but {unlisted}")));
         }
         let listed = view.targets(kind).iter().map(|target| &*target.key);
@@ -208,9 +209,9 @@ impl House {
         Err(Failure::Usage(format!("no {kind} `{key}`; {hint}")))
     }
 
-    /// Which of the upstreams that were asked could not be listed, and why.
-    pub(super) fn unlisted(&self, kind: Kind) -> Option<String> {
-        let view = self.guest.view();
+    /// Which of the upstreams that somebody reaches could not be listed, and why.
+    pub(super) fn unlisted(&self, somebody: &Guest, kind: Kind) -> Option<String> {
+        let view = somebody.view();
         let why = |name| {
             let upstream = self.app.gateway().upstreams().find(|one| one.name() == name);
             let reason = match upstream.map(|upstream| upstream.status().borrow().clone()) {
@@ -225,8 +226,11 @@ impl House {
 
     /// Closes the house. Upstreams that do not end by themselves are ended.
     pub(super) async fn close(self) {
-        // A child has 5 s on the ladder; more than that nobody should wait for a prompt.
-        let close = tokio::time::timeout(Duration::from_secs(6), self.app.close());
+        // A child has 5 s on the ladder; more than that nobody should wait for a prompt. One that was
+        // not even needed for the answer is no reason to wait at all.
+        let all_were_needed = self.app.gateway().unsettled().is_empty();
+        let patience = Duration::from_millis(if all_were_needed { 6_000 } else { 500 });
+        let close = tokio::time::timeout(patience, self.app.close());
         let _ = waiting::watched(self.json, || "waiting for upstreams to end".into(), close).await;
     }
 }

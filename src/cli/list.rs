@@ -60,7 +60,7 @@ async fn print(house: &House, args: &Args) -> Result<(), Failure> {
         true => write_json(out, kind, &items),
         false => write_table(out, kind, &items),
     })?;
-    match house.unlisted(kind) {
+    match house.unlisted(house.guest(), kind) {
         None => Ok(()),
         Some(unlisted) => Err(Failure::Unreachable(format!("the list is not whole: {unlisted}"))),
     }

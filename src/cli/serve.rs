@@ -7,6 +7,7 @@ use tracing::info;
 
 use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded};
+use super::output;
 use super::signals::Signals;
 use crate::app::App;
 use crate::config::{Config, Options};
@@ -72,7 +73,7 @@ fn welcome(endpoint: &str) {
             .unwrap_or_else(|_| program.display().to_string())
     });
     let program = program.unwrap_or_else(|| "weir".to_owned());
-    anstream::println!(
+    let text = format!(
         r#"
 Weir is running. Its endpoint, for any MCP client of any revision:
 
@@ -91,4 +92,6 @@ Three things to try in a second terminal, in this folder; each starts a fleet of
 Edit a file in prompts/ and a connected client's list changes. Stop with Ctrl-C.
 "#
     );
+    // Whoever does not read it is served all the same.
+    let _ = output::print(|out| writeln!(out, "{text}"));
 }

@@ -109,6 +109,7 @@ fn what_goes_wrong_with_a_call_has_a_code_and_a_line() {
         call(&["call", "notes__add_note", "text=x", "--as", "visitor"]),
         call(&["call", "notes__echo", "--as", "nobody"]),
         call(&["call", "gone__echo"]),
+        call(&["call", "gone__echo", "--as", "visitor"]),
         call(&["call", "gone__echo", "--json"]),
         call(&["call", "notes__slow_count", "to:=-1"]),
     ];
@@ -140,6 +141,9 @@ fn what_goes_wrong_with_a_call_has_a_code_and_a_line() {
     ! weir: no client `nobody` in the configuration
     => 3
     $ weir call gone__echo
+    ! weir: no tool `gone__echo`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server
+    => 4
+    $ weir call gone__echo --as visitor
     ! weir: no tool `gone__echo`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server
     => 4
     $ weir call gone__echo --json
@@ -198,4 +202,22 @@ fn a_modern_upstream_over_http_is_called_alike() {
     let (code, out, err) =
         weir(folder.path(), &["call", "--demo", "shop__search_products", "query=gau"]);
     assert_eq!((code, out.as_str(), err.as_str()), (0, "{\"products\":[\"gauge\"]}\n", ""));
+}
+
+#[test]
+fn a_prompt_that_answers_with_an_error_is_told_in_its_words() {
+    let folder = folder(&scripted("hub"));
+    let list = r#""result":{"prompts":[{"name":"plan","arguments":[]}]}"#;
+    let error = r#""error":{"code":-32000,"message":"the\nmoon is down"}"#;
+    script(folder.path(), "hub", &[("prompts/list", list), ("prompts/get", error)]);
+    let all = shown(folder.path(), &["get", "hub__plan"])
+        + &shown(folder.path(), &["get", "hub__plan", "--json"]);
+    assert_snapshot!(all, @r#"
+    $ weir get hub__plan
+    ! weir: hub__plan: the�moon is down
+    => 5
+    $ weir get hub__plan --json
+    ! {"error":"hub__plan: the�moon is down","exit_code":5}
+    => 5
+    "#);
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use insta::assert_snapshot;
 
-use super::{HOUSE, folder, shown, weir};
+use super::{HOUSE, folder, shown};
 
 #[test]
 fn with_json_every_failure_is_one_line_of_json() {
@@ -113,8 +113,28 @@ fn an_output_that_is_full_is_a_failure_and_one_that_is_closed_is_none() {
 }
 
 #[test]
-fn nothing_is_printed_in_the_way_of_an_answer() {
-    let folder = folder(HOUSE);
-    let (code, out, err) = weir(folder.path(), &["list", "--json", "--upstream", "house"]);
-    assert!(code == 0 && err.is_empty() && out.starts_with("{\"prompts\":["), "{out}{err}");
+fn warnings_are_told_to_people_and_stand_in_the_report_for_programs() {
+    let folder = folder(&HOUSE.replace("house/secret", "hous/secret"));
+    let asked = shown(folder.path(), &["get", "house__greeting", "who=Ada"]);
+    assert_snapshot!(asked, @r#"
+    $ weir get house__greeting who=Ada
+    [user]
+    Hello, Ada!
+
+    [assistant]
+    Hello!
+    ! warning: roles.guest.prompts.deny: there is no upstream "hous"
+     --> weir.toml:7:17
+      |
+    7 | prompts.deny = ["hous/secret-*"]
+      |                 ^^^^^^^^^^^^^^^ did you mean `house`?
+    => 0
+    "#);
+    let json = shown(folder.path(), &["list", "--json", "--as", "visitor"]);
+    assert!(!json.contains("! "), "{json}");
+    assert_snapshot!(shown(folder.path(), &["check", "--json"]), @r#"
+    $ weir check --json
+    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}],"warnings":[{"severity":"warning","file":"weir.toml","line":7,"column":17,"key":"roles.guest.prompts.deny","what":"there is no upstream \"hous\"","remedy":"did you mean `house`?"}]}
+    => 0
+    "#);
 }

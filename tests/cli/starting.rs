@@ -1,10 +1,13 @@
 //! Only the upstreams that are needed are started. Each one here would leave a mark.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::{folder, script, scripted, shown, was_started, weir};
+use super::{folder, runs, script, scripted, shown, was_started, weir};
 
 /// Two servers, one whose program is not there, one that is switched off, and a prompt library.
 fn street() -> tempfile::TempDir {
@@ -163,4 +166,47 @@ fn hints_follow_the_configured_separator() {
     ! weir: no prompt `house__greeting`: names begin with their upstream's, as in `house_-house__greeting`; upstreams: house
     => 2
     ");
+}
+
+#[test]
+fn a_signal_ends_a_wait_at_once_and_leaves_no_child() {
+    let folder = folder(&scripted("deaf"));
+    let deaf = "trap '' TERM INT; echo $$ > begun; while :; do sleep 1; done";
+    std::fs::write(folder.path().join("deaf.sh"), deaf).expect("written");
+    let mut pipe = std::process::Command::new("mkfifo");
+    let pipe = pipe.arg("begun").current_dir(folder.path()).status();
+    assert!(pipe.expect("mkfifo runs").success());
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut weir = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        let weir = weir.args(["get", "deaf__x"]).current_dir(folder.path());
+        let mut weir = weir.spawn().expect("it starts");
+        // Opening a pipe waits for its other end: the child is there.
+        let child = std::fs::read_to_string(folder.path().join("begun")).expect("read");
+        let start = Instant::now();
+        kill_process(Pid::from_child(&weir), signal).expect("it runs");
+        let status = weir.wait().expect("it ends");
+        assert_eq!((status.code(), status.signal()), (Some(code), None));
+        assert!(start.elapsed() < Duration::from_secs(2), "it did not wait for the child");
+        // The kernel takes a moment to carry out what was sent before Weir ended.
+        while runs(child.trim()) {
+            assert!(start.elapsed() < Duration::from_secs(5), "the child is still there");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn an_answer_does_not_wait_for_a_neighbour_that_will_not_start_or_end() {
+    let config =
+        [scripted("near"), scripted("deaf"), "resources.allow = [\"near:*\"]\n".to_owned()];
+    let folder = folder(&config.concat());
+    let resources = r#""result":{"resources":[{"uri":"near:1","name":"one"}]}"#;
+    let read = r#""result":{"contents":[{"uri":"near:1","text":"read"}]}"#;
+    script(folder.path(), "near", &[("resources/list", resources), ("resources/read", read)]);
+    let deaf = "trap '' TERM; while :; do sleep 1; done";
+    std::fs::write(folder.path().join("deaf.sh"), deaf).expect("written");
+    let start = Instant::now();
+    let (code, out, err) = weir(folder.path(), &["read", "near:1"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "read", ""));
+    assert!(start.elapsed() < Duration::from_secs(4), "it waited: {:?}", start.elapsed());
 }
