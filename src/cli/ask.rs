@@ -3,13 +3,14 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::io::{self, Write};
 
 use bytes::Bytes;
 
 use super::content::plain;
 use super::failure::Failure;
 use super::house::House;
-use super::waiting;
+use super::{output, waiting};
 use crate::gateway::Fault;
 use crate::json::Object;
 use crate::mcp::call::{Ask, Caller, Method, Outcome};
@@ -23,8 +24,23 @@ const MAX_RESULT_BYTES: usize = 64 << 20;
 /// What came of an ask.
 pub(super) struct Answer {
     /// The result as it came, on one line.
-    pub(super) text: Bytes,
+    text: Bytes,
     pub(super) result: Object,
+    json: bool,
+}
+
+impl Answer {
+    /// Prints the result: as it came where JSON is wanted, else as `write` does it, which is told
+    /// whether somebody looks.
+    pub(super) fn print(
+        &self,
+        write: fn(&mut dyn Write, &Object, bool) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        output::print(|out| match self.json {
+            true => writeln!(out, "{}", String::from_utf8_lossy(&self.text)),
+            false => write(out, &self.result, output::is_terminal()),
+        })
+    }
 }
 
 /// Sends an ask and collects its result. Progress is shown where somebody looks.
@@ -62,7 +78,7 @@ pub(super) async fn ask(house: &House, method: Method, params: Object) -> Result
     let result = Object::parse_within(text.clone(), usize::MAX).unwrap_or_default();
     match result.get_string("resultType").as_deref() {
         Some("input_required") => Err(question(&key, &result)),
-        _ => Ok(Answer { text, result }),
+        _ => Ok(Answer { text, result, json: house.json() }),
     }
 }
 

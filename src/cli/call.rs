@@ -4,10 +4,10 @@ use std::io::Read;
 
 use super::arguments::{Given, Takes, given};
 use super::ask::ask;
+use super::content;
 use super::failure::Failure;
 use super::house::{AskArgs, House};
 use super::needed::Wanted;
-use super::{content, log, output};
 use crate::json::{self, Object};
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
@@ -36,16 +36,15 @@ const MAX_ARGS_BYTES: u64 = 16 << 20;
 
 /// Calls the tool and prints what it answers.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    log::start_quietly();
     // Before anything is started: it may take whoever types it a while, and it may be wrong.
     let object = match &args.args {
         Some(source) => Some(read_object(source).await?),
         None => None,
     };
-    let house = House::open(&args.ask, Wanted::Item(Kind::Tool, &args.name)).await?;
-    let done = call(&house, &args, object).await;
-    house.close().await;
-    done
+    House::visit(&args.ask, Wanted::Item(Kind::Tool, &args.name), async |house| {
+        call(house, &args, object).await
+    })
+    .await
 }
 
 async fn call(house: &House, args: &Args, object: Option<Object>) -> Result<(), Failure> {
@@ -62,10 +61,7 @@ async fn call(house: &House, args: &Args, object: Option<Object>) -> Result<(), 
     params.set("name", json::quote(&args.name));
     params.set("arguments", arguments.to_bytes());
     let answer = ask(house, Method::CallTool, params).await?;
-    output::print(|out| match args.ask.json {
-        true => writeln!(out, "{}", String::from_utf8_lossy(&answer.text)),
-        false => content::write_answer(out, &answer.result, output::is_terminal()),
-    })?;
+    answer.print(content::write_answer)?;
     match answer.result.get("isError") {
         Some("true") => Err(Failure::Answered(format!("{}: the tool failed", args.name))),
         _ => Ok(()),

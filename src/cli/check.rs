@@ -5,6 +5,7 @@ use std::io::Write;
 use super::content::plain;
 use super::failure::{Failure, problems};
 use super::house::{ConfigArgs, House};
+use super::needed::Wanted;
 use super::{log, output};
 use crate::catalog::{Problems, View};
 use crate::config::{self, Options};
@@ -44,7 +45,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     if args.offline {
         return offline(&args).await;
     }
-    let house = House::open_whole(&args.config, args.json).await?;
+    let house = House::open(&args.config, args.json, None, Wanted::Of(&[])).await?;
     let rows = rows(&house);
     let warnings = problems(&house.config().warnings);
     let printed = output::print(|out| match args.json {

@@ -4,11 +4,10 @@ use clap::ValueEnum;
 
 use super::arguments::{Takes, pair};
 use super::ask::ask;
-use super::content::plain;
 use super::failure::Failure;
 use super::house::{AskArgs, House};
 use super::needed::Wanted;
-use super::{log, output};
+use super::{content, output};
 use crate::json::{self, Object};
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
@@ -39,15 +38,14 @@ enum Completed {
 
 /// Asks for completions and prints them, a line each.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    log::start_quietly();
     let kind = match args.kind {
         Completed::Prompt => Kind::Prompt,
         Completed::Template => Kind::Template,
     };
-    let house = House::open(&args.ask, Wanted::Item(kind, &args.name)).await?;
-    let done = complete(&house, &args, kind).await;
-    house.close().await;
-    done
+    House::visit(&args.ask, Wanted::Item(kind, &args.name), async |house| {
+        complete(house, &args, kind).await
+    })
+    .await
 }
 
 async fn complete(house: &House, args: &Args, kind: Kind) -> Result<(), Failure> {
@@ -59,21 +57,12 @@ async fn complete(house: &House, args: &Args, kind: Kind) -> Result<(), Failure>
         takes.check_known(&args.name, given.chain([name]).map(String::as_str))?;
     }
     let answer = ask(house, Method::Complete, params(args, name, value)).await?;
-    if args.ask.json {
-        return output::print(|out| writeln!(out, "{}", String::from_utf8_lossy(&answer.text)));
-    }
+    answer.print(content::write_values)?;
     let completion = answer.result.get_object("completion").unwrap_or_default();
-    let values = completion.get_bytes("values").and_then(|values| json::elements(&values));
-    let values = values.unwrap_or_default();
-    output::print(|out| {
-        values.iter().try_for_each(|value| {
-            let value = String::from_utf8_lossy(value);
-            writeln!(out, "{}", plain(&json::decode_string(&value).unwrap_or_default()))
-        })
-    })?;
-    if completion.get("hasMore") == Some("true") {
-        let of = completion.get("total").map(|total| format!(" of {total}")).unwrap_or_default();
-        output::tell(&format!("weir: the first {}{of}; type more of it for others", values.len()));
+    if completion.get("hasMore") == Some("true") && !house.json() {
+        let of =
+            completion.get("total").map(|total| format!(", {total} in all")).unwrap_or_default();
+        output::tell(&format!("weir: there are more{of}: type more of the argument"));
     }
     Ok(())
 }

@@ -121,6 +121,17 @@ pub(super) fn write_contents(
     Ok(())
 }
 
+/// Writes the values of a completion, a line each.
+pub(super) fn write_values(out: &mut dyn Write, result: &Object, _: bool) -> io::Result<()> {
+    let completion = result.get_object("completion").unwrap_or_default();
+    let values = completion.get_bytes("values").and_then(|values| json::elements(&values));
+    values.unwrap_or_default().iter().try_for_each(|value| {
+        let value = String::from_utf8_lossy(value);
+        // A value is a line whoever reads it.
+        writeln!(out, "{}", plain(&json::decode_string(&value).unwrap_or_default()))
+    })
+}
+
 /// Whether every blob that was read can be decoded.
 pub(super) fn is_sound(result: &Object) -> bool {
     let contents = objects(result, "contents");

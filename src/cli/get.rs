@@ -2,10 +2,10 @@
 
 use super::arguments::{Takes, pair};
 use super::ask::ask;
+use super::content;
 use super::failure::Failure;
 use super::house::{AskArgs, House};
 use super::needed::Wanted;
-use super::{content, log, output};
 use crate::json::{self, Object};
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
@@ -24,11 +24,10 @@ pub(super) struct Args {
 
 /// Gets the prompt and prints its messages.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    log::start_quietly();
-    let house = House::open(&args.ask, Wanted::Item(Kind::Prompt, &args.name)).await?;
-    let done = get(&house, &args).await;
-    house.close().await;
-    done
+    House::visit(&args.ask, Wanted::Item(Kind::Prompt, &args.name), async |house| {
+        get(house, &args).await
+    })
+    .await
 }
 
 async fn get(house: &House, args: &Args) -> Result<(), Failure> {
@@ -42,9 +41,5 @@ async fn get(house: &House, args: &Args) -> Result<(), Failure> {
     let mut params = Object::new();
     params.set("name", json::quote(&args.name));
     params.set("arguments", arguments.to_bytes());
-    let answer = ask(house, Method::GetPrompt, params).await?;
-    output::print(|out| match args.ask.json {
-        true => writeln!(out, "{}", String::from_utf8_lossy(&answer.text)),
-        false => content::write_messages(out, &answer.result, output::is_terminal()),
-    })
+    ask(house, Method::GetPrompt, params).await?.print(content::write_messages)
 }

@@ -105,19 +105,23 @@ pub(super) struct House {
 }
 
 impl House {
-    /// Opens the house with the upstreams that are needed, and waits until each of them has been listed
-    /// or has failed, or until what is wanted can be seen. The policy that is met is that of the client
-    /// in `args`; without one nothing is hidden.
-    pub(super) async fn open(args: &AskArgs, wanted: Wanted<'_>) -> Result<Self, Failure> {
-        Self::open_with(&args.config, args.json, args.client.as_deref(), wanted).await
+    /// Opens a house, does the work in it, and closes it again. The policy that is met is that of the
+    /// client in `args`; without one nothing is hidden.
+    pub(super) async fn visit(
+        args: &AskArgs,
+        wanted: Wanted<'_>,
+        work: impl AsyncFnOnce(&Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        super::log::start_quietly();
+        let house = Self::open(&args.config, args.json, args.client.as_deref(), wanted).await?;
+        let done = work(&house).await;
+        house.close().await;
+        done
     }
 
-    /// Opens the house with all upstreams, for its operator.
-    pub(super) async fn open_whole(config: &ConfigArgs, json: bool) -> Result<Self, Failure> {
-        Self::open_with(config, json, None, Wanted::Of(&[])).await
-    }
-
-    async fn open_with(
+    /// Opens a house with the upstreams that are needed, and waits until each of them has been listed or
+    /// has failed, or until what is wanted can be seen.
+    pub(super) async fn open(
         args: &ConfigArgs,
         json: bool,
         client: Option<&str>,

@@ -8,7 +8,7 @@ use super::content::plain;
 use super::failure::Failure;
 use super::house::{AskArgs, House};
 use super::needed::Wanted;
-use super::{log, output};
+use super::output;
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 
@@ -46,11 +46,8 @@ impl From<Listed> for Kind {
 
 /// Lists a kind through all pages.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    log::start_quietly();
-    let house = House::open(&args.ask, Wanted::Of(&args.upstream)).await?;
-    let done = print(&house, &args).await;
-    house.close().await;
-    done
+    House::visit(&args.ask, Wanted::Of(&args.upstream), async |house| print(house, &args).await)
+        .await
 }
 
 async fn print(house: &House, args: &Args) -> Result<(), Failure> {

@@ -62,30 +62,32 @@ fn page() -> String {
     weir.build();
     let mut page = INTRODUCTION.to_owned();
     let list = weir.find_subcommand("list").expect("a command that asks something");
-    let shared = |arg: &&Arg| is_shared(arg);
-    list.get_arguments().filter(shared).for_each(|arg| describe(&mut page, arg));
-    write_commands(&mut page, "weir", &weir);
+    let is_shared = |arg: &&Arg| SHARED.contains(&arg.get_long().unwrap_or_default());
+    let shared: Vec<&Arg> = list.get_arguments().filter(is_shared).collect();
+    shared.iter().for_each(|arg| describe(&mut page, arg));
+    write_commands(&mut page, "weir", &weir, &shared);
     page
 }
 
-fn is_shared(arg: &Arg) -> bool {
-    SHARED.contains(&arg.get_long().unwrap_or_default())
-}
-
-fn write_commands(page: &mut String, path: &str, parent: &Command) {
+fn write_commands(page: &mut String, path: &str, parent: &Command, shared: &[&Arg]) {
     for command in parent.get_subcommands().filter(|command| command.get_name() != "help") {
         let path = format!("{path} {}", command.get_name());
-        write_command(page, &path, command);
-        write_commands(page, &path, command);
+        write_command(page, &path, command, shared);
+        write_commands(page, &path, command, shared);
     }
 }
 
-fn write_command(page: &mut String, path: &str, command: &Command) {
+fn write_command(page: &mut String, path: &str, command: &Command, shared: &[&Arg]) {
     let about = command.get_about().expect("every command says what it does");
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ");
     write!(page, "\n## {path}\n\n{about}.\n\n```text\n{usage}\n```\n\n").expect("a string");
-    let mut own = command.get_arguments().filter(|arg| !is_shared(arg)).peekable();
+    let is_told = |arg: &&Arg| {
+        let help = |arg: &Arg| arg.get_help().map(ToString::to_string);
+        let same = |it: &&Arg| it.get_long() == arg.get_long() && help(it) == help(arg);
+        shared.iter().any(same) || arg.get_long() == Some("help")
+    };
+    let mut own = command.get_arguments().filter(|arg| !is_told(arg)).peekable();
     let has_own = own.peek().is_some();
     own.for_each(|arg| describe(page, arg));
     if command.has_subcommands() {

@@ -143,7 +143,7 @@ fn complete_tells_what_is_settled_and_that_there_is_more() {
     $ weir complete prompt hub__trip to=Ro --given from=Pisa
     Rome
     Ro�uen
-    ! weir: the first 2 of 70; type more of it for others
+    ! weir: there are more, 70 in all: type more of the argument
     => 0
     ");
 }
