@@ -4,11 +4,11 @@ use std::io::Write;
 
 use super::content::plain;
 use super::failure::{Failure, problems};
-use super::house::{ConfigArgs, House};
+use super::house::{ConfigArgs, House, options};
 use super::needed::Wanted;
 use super::{log, output};
 use crate::catalog::{Problems, View};
-use crate::config::{self, Options};
+use crate::config;
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::upstream::{Status, Upstream};
@@ -69,13 +69,12 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
 
 /// Checks the configuration alone.
 async fn offline(args: &Args) -> Result<(), Failure> {
-    let options = Options { allow_anonymous_network: args.allow_anonymous_network };
+    let warnings = args.config.check(&options(args.allow_anonymous_network)).await?;
     if args.json {
-        let loaded = args.config.load(&options).await?;
-        let warnings = problems(&loaded.config.warnings);
+        let warnings = problems(&warnings);
         return output::print(|out| writeln!(out, "{{\"warnings\":{warnings}}}"));
     }
-    args.config.load_and_warn(&options).await?;
+    warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
     output::tell("the configuration is good");
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::needed::{self, Wanted};
 use super::{output, waiting};
 use crate::app::App;
 use crate::catalog::{Target, View};
-use crate::config::{Config, Options};
+use crate::config::{Config, Options, Warning};
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
 use crate::upstream::Status;
@@ -64,14 +64,27 @@ impl ConfigArgs {
             let config = Config::parse(demo.config(), Path::new("demo.toml"), options);
             (config.map_err(Failure::Config)?, Some(demo))
         } else {
-            let path = match &self.config {
-                Some(path) => path.clone(),
-                None => find()?,
-            };
-            (Config::load(&path, options).map_err(Failure::Config)?, None)
+            (Config::load(&self.path()?, options).map_err(Failure::Config)?, None)
         };
         Ok(Loaded { config, demo })
     }
+
+    /// Checks the configuration and starts nothing for it; returns its warnings.
+    pub(super) async fn check(&self, options: &Options) -> Result<Vec<Warning>, Failure> {
+        if self.demo {
+            return Ok(self.load(options).await?.config.warnings);
+        }
+        Config::check(&self.path()?, options).map_err(Failure::Config)
+    }
+
+    fn path(&self) -> Result<PathBuf, Failure> {
+        self.config.clone().map_or_else(find, Ok)
+    }
+}
+
+/// How a configuration is judged by a program that runs in this environment.
+pub(super) fn options(allow_anonymous_network: bool) -> Options {
+    Options { allow_anonymous_network, environment: std::env::vars_os().collect() }
 }
 
 /// Looks for the configuration where it usually is.
@@ -128,7 +141,7 @@ impl House {
         wanted: Wanted<'_>,
     ) -> Result<Self, Failure> {
         // Nobody else can come in, so whoever may listen on the network does not matter here.
-        let options = Options { allow_anonymous_network: true };
+        let options = options(true);
         let load =
             if json { args.load(&options).await } else { args.load_and_warn(&options).await };
         let mut loaded = load?;

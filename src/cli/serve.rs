@@ -6,11 +6,11 @@ use tokio::net::TcpListener;
 use tracing::info;
 
 use super::failure::Failure;
-use super::house::{ConfigArgs, Loaded};
+use super::house::{ConfigArgs, Loaded, options};
 use super::output;
 use super::signals::Signals;
 use crate::app::App;
-use crate::config::{Config, Options};
+use crate::config::Config;
 use crate::downstream::http;
 use crate::upstream::host::Host;
 
@@ -26,7 +26,7 @@ pub(super) struct Args {
 
 /// Serves until a signal says stop, then lets what is under way end.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let options = Options { allow_anonymous_network: args.allow_anonymous_network };
+    let options = options(args.allow_anonymous_network);
     let Loaded { config, demo } = args.config.load_and_warn(&options).await?;
     super::log::start(&config.log);
     let mut signals = Signals::new()?;
@@ -36,7 +36,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
 
     let app = App::open(&config, Arc::new(Host::new()));
     app.spawn_door(http::accept_loop(listener, Arc::clone(app.door())));
-    info!(%endpoint, upstreams = config.upstreams.len(), "ready");
+    let sse = config.protocol.legacy_sse.then(|| format!("http://{address}{}", http::STREAM_PATH));
+    info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");
     if demo.is_some() {
         // Below the lines that tell of its upstreams.
         app.gateway().listed().await;

@@ -95,19 +95,19 @@ lazy = true
 color = "red"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(drawn, @r"
     error: upstreams.house.lazy: no such key
      --> weir.toml:3:1
       |
     3 | lazy = true
-      | ^^^^ known here: prefix, prompts_dir, command, args, env, pass_env, cwd, url, headers, era, timeouts, retry, limits, prompts, tools, resources, rename, enabled
+      | ^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, timeouts, retry, limits, prompts, tools, resources, rename
 
     error: log.color: no such key
      --> weir.toml:5:1
       |
     5 | color = *****
       | ^^^^^ known here: level, format
-    "#);
+    ");
 }
 
 #[test]
@@ -222,6 +222,47 @@ args = ["x"]
 }
 
 #[test]
+fn a_transport_goes_with_a_url_and_http_sse_with_no_modern_era() {
+    let drawn = mistakes(
+        r#"[defaults]
+era = "modern"
+[upstreams.a]
+command = "x"
+transport = "http"
+[upstreams.b]
+url = "http://h/sse"
+transport = "sse"
+[upstreams.c]
+url = "http://h/"
+transport = "stdio"
+[upstreams.d]
+url = "http://h/"
+era = "legacy"
+transport = "sse"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: upstreams.a.transport: goes with url, not with command
+     --> weir.toml:5:13
+      |
+    5 | transport = "http"
+      |             ^^^^^^ remove it
+
+    error: upstreams.b.transport: era is "modern", and modern servers have no HTTP+SSE
+     --> weir.toml:8:13
+      |
+    8 | transport = "sse"
+      |             ^^^^^ remove it, or set era = "legacy"
+
+    error: upstreams.c.transport: "stdio" is not a choice here
+      --> weir.toml:11:13
+       |
+    11 | transport = "stdio"
+       |             ^^^^^^^ one of: auto, http, sse
+    "#);
+}
+
+#[test]
 fn two_upstreams_cannot_share_a_prefix() {
     let drawn = mistakes(
         r#"[upstreams.house]
@@ -232,7 +273,7 @@ prefix = "house"
 "#,
     );
     insta::assert_snapshot!(drawn, @r#"
-    error: upstreams.other.prefix: the prefix "house" belongs to [upstreams.house] already
+    error: upstreams.other.prefix: this prefix belongs to [upstreams.house] already
      --> weir.toml:5:10
       |
     5 | prefix = "house"
@@ -361,7 +402,7 @@ prompts_dir = "p"
 "#,
     );
     insta::assert_snapshot!(drawn, @r#"
-    error: auth.mode: server.listen is 0.0.0.0:8642, where anybody on the network could enter without a key
+    error: auth.mode: server.listen is an address where anybody on the network could enter without a key
      --> weir.toml:5:8
       |
     5 | mode = "anonymous"
@@ -379,7 +420,7 @@ prompts_dir = "p"
 "#,
     );
     insta::assert_snapshot!(drawn, @r#"
-    error: defaults.timeouts.call: call is longer than call_max (600s)
+    error: defaults.timeouts.call: call is longer than call_max, which is 600s unless it is written
      --> weir.toml:2:21
       |
     2 | timeouts = { call = "20m" }
@@ -495,7 +536,7 @@ env = { "A=B" = "hunter2" }
      --> weir.toml:2:7
       |
     2 | url = ***********************
-      |       ^^^^^^^^^^^^^^^^^^^^^^^ put them in headers, for example Authorization
+      |       ^^^^^^^^^^^^^^^^^^^^^^^ put them in auth, with type = "basic"
 
     error: upstreams.a.header: no such key
      --> weir.toml:3:1
@@ -614,6 +655,35 @@ limits.max_pages = 3
 }
 
 #[test]
+fn http_sse_needs_a_revision_and_paths_of_its_own() {
+    let drawn = mistakes(
+        r#"[server]
+path = "/messages"
+[protocol]
+versions = ["2026-07-28"]
+legacy_sse = true
+[upstreams.house]
+prompts_dir = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: protocol.legacy_sse: no revision in `versions` is spoken over HTTP+SSE
+     --> weir.toml:5:14
+      |
+    5 | legacy_sse = true
+      |              ^^^^ add one before 2026-07-28 to `versions`, or remove this key
+
+    error: protocol.legacy_sse: server.path is "/messages", which is a path of HTTP+SSE
+     --> weir.toml:5:14
+      |
+    5 | legacy_sse = true
+      |              ^^^^ set another server.path, or remove this key
+    "#);
+    let fine = "[server]\npath = \"/sse\"\n[protocol]\nversions = [\"2026-07-28\"]\n";
+    assert!(!config(&format!("{fine}{HOUSE}")).protocol.legacy_sse, "by default it is not served");
+}
+
+#[test]
 fn a_network_address_that_no_host_leads_to_is_a_warning() {
     let drawn = warnings(
         r#"[server]
@@ -666,7 +736,9 @@ fn two_clients_cannot_share_a_key() {
 fn a_file_broken_anywhere_is_drawn_without_its_secrets() {
     let text = "[upstreams.a]\nurl = \"http://h/\"\nheaders = { X = \"hunter2\", Y = 'hunter2é' }\n\
                 [upstreams.b]\ncommand = \"x\"\nenv.TOKEN = \"\"\"hunter2\nhunter2\"\"\"\n\
-                [upstreams.c]\nurl = \"http://h/\"\n[upstreams.c.headers]\nZ = \"hunter2\"\n[log]\n";
+                [upstreams.c]\nurl = \"http://h/\"\n[upstreams.c.headers]\nZ = \"hunter2\"\n[log]\n\
+                [upstreams.d]\nurl = \"http://h/\"\nauth = { type = \"bearer\", token = \"hunter2\" }\n\
+                [upstreams.e]\nurl = \"http://h/\"\n[upstreams.e.auth]\ntype = \"basic\"\nuser = \"x\"\npassword = \"\"\"\nhunter2=hunter2\"\"\"\n";
     config(text);
     for i in (0..text.len()).filter(|i| text.is_char_boundary(*i)) {
         let (before, after) = text.split_at(i);
