@@ -1,8 +1,7 @@
 //! `weir schema`: what can be written in a configuration, for editors and for people.
 
-use std::io::Write;
-
 use super::failure::Failure;
+use super::output;
 use crate::config;
 
 /// What `weir schema` takes.
@@ -16,7 +15,5 @@ pub(super) struct Args {
 /// Prints the JSON schema of the configuration, or the page.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let text = if args.markdown { config::page() } else { config::schema() };
-    // A reader that has seen enough closes the pipe; that is no failure.
-    let _ = anstream::stdout().write_all(text.as_bytes());
-    Ok(())
+    output::print(|out| out.write_all(text.as_bytes()))
 }
