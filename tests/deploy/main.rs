@@ -1,6 +1,8 @@
 //! What `deploy/` holds agrees with Weir (`files`), is read by the programs that it is for (`programs`), and
 //! lets event streams through (`proxies`). Those programs exist on Linux; `./dev prepare` brings them.
 
+#![allow(clippy::disallowed_types, reason = "manifests are read, not passed on")]
+
 mod files;
 #[cfg(target_os = "linux")]
 mod programs;
