@@ -21,6 +21,7 @@ mod log;
 mod needed;
 mod output;
 mod read;
+mod schema;
 mod serve;
 mod signals;
 mod stdio;
@@ -85,6 +86,9 @@ enum Command {
     /// Prints the version, and what is spoken.
     #[command(after_help = help::VERSION)]
     Version(version::Args),
+    /// Prints the JSON schema of the configuration, with which editors complete and check it.
+    #[command(after_help = help::SCHEMA)]
+    Schema(schema::Args),
 }
 
 /// Runs the command that the arguments name.
@@ -149,6 +153,7 @@ fn start(command: Command) -> Result<(), Failure> {
             Command::Complete(args) => stoppable(complete::run(args)).await,
             Command::Completions(args) => completions::run(args).await,
             Command::Version(args) => version::run(args).await,
+            Command::Schema(args) => schema::run(args).await,
         }
     });
     // Tasks that are left are dropped here, and with them the children that they keep. A blocking read

@@ -127,6 +127,20 @@ fn list_shows_names_and_what_they_are_for() {
 }
 
 #[test]
+fn schema_prints_the_files_that_are_shipped() {
+    let folder = TempDir::new().expect("a folder");
+    let (code, out, err) = weir(folder.path(), &["schema"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out == include_str!("../config.schema.json"), "config.schema.json is another one");
+    let (code, out, _) = weir(folder.path(), &["schema", "--markdown"]);
+    assert_eq!(code, 0);
+    assert!(
+        out == include_str!("../docs/configuration.md"),
+        "docs/configuration.md is another one"
+    );
+}
+
+#[test]
 fn list_as_a_client_shows_what_that_client_sees() {
     let folder = folder(HOUSE);
     let (code, out, _) = weir(folder.path(), &["list", "prompts", "--as", "visitor", "--json"]);

@@ -71,3 +71,8 @@ pub(super) const VERSION: &str = "\
 Examples:
   weir version
   weir version --json | jq -r .version";
+
+pub(super) const SCHEMA: &str = "\
+Examples:
+  weir schema > weir.schema.json     # and, first in weir.toml: #:schema ./weir.schema.json
+  weir schema --markdown | less";

@@ -229,9 +229,7 @@ fn source(t: &Table<'_>, surroundings: &Surroundings<'_>, enabled: bool) -> Opti
     let cwd = folder(t, "cwd", surroundings.on_disk && enabled);
     let url = t.read("url", |v| value::url(v).inspect_err(|_| t.hide("url")));
     let headers = headers::headers(t, &surroundings.vault, enabled);
-    let transports =
-        [("auto", None), ("http", Some(Transport::Http)), ("sse", Some(Transport::Sse))];
-    let transport = t.read("transport", value::choice(&transports)).unwrap_or(None);
+    let transport = t.read("transport", value::choice(&TRANSPORTS)).unwrap_or(None);
     for key in ["env", "headers", "auth"] {
         t.hide_unless_table(key);
     }
@@ -363,3 +361,7 @@ fn renames(t: &Table<'_>) -> Vec<(RenameKind, String, String)> {
     }
     renames.into_iter().map(|(rename, _)| rename).collect()
 }
+
+/// How a server on the network is spoken to; found out by asking if there is none.
+pub(super) const TRANSPORTS: [(&str, Option<Transport>); 3] =
+    [("auto", None), ("http", Some(Transport::Http)), ("sse", Some(Transport::Sse))];
