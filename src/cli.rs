@@ -4,10 +4,14 @@
 //! happened and whose move it is, in one line, and ends with the exit code of [`failure::Failure`].
 
 mod check;
+mod clients;
+mod connect;
 mod demo;
 mod failure;
+mod files;
 mod get;
 mod house;
+mod init;
 mod list;
 mod log;
 mod serve;
@@ -39,6 +43,10 @@ enum Command {
     List(list::Args),
     /// Starts the upstreams and gets a prompt.
     Get(get::Args),
+    /// Writes a configuration: a beginning, or the servers of an MCP client.
+    Init(init::Args),
+    /// Prints or writes the entry that points an MCP client at Weir.
+    Connect(connect::Args),
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 2 wrong usage, 3 not authenticated, 4 an upstream cannot be \
@@ -61,6 +69,8 @@ pub fn run() -> ExitCode {
         Command::Check(args) => (args.json, runtime.block_on(check::run(args))),
         Command::List(args) => (args.json, runtime.block_on(list::run(args))),
         Command::Get(args) => (args.json, runtime.block_on(get::run(args))),
+        Command::Init(args) => (false, init::run(&args)),
+        Command::Connect(args) => (false, connect::run(&args)),
     };
     // Tasks that are left are dropped here, and with them the children that they keep. A blocking read
     // of standard input cannot be cancelled, and is not waited for longer than that takes.

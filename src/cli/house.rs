@@ -54,7 +54,7 @@ impl ConfigArgs {
 }
 
 /// Looks for the configuration where it usually is.
-fn find() -> Result<PathBuf, Failure> {
+pub(super) fn find() -> Result<PathBuf, Failure> {
     if let Some(named) = std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty()) {
         return Ok(PathBuf::from(named));
     }
