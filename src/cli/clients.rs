@@ -131,7 +131,7 @@ pub(super) static CLIENTS: [Client; 8] = [
                 bearer: Bearer::Header("Bearer ${{}}"),
             },
         },
-        afterwards: "start a new session of Claude Code, and look at /mcp",
+        afterwards: "start a new session of Claude Code, and look at /mcp; one that runs may write its file anew",
     },
     Client {
         name: "vscode",

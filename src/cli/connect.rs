@@ -78,9 +78,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let _ = anstream::stdout().lock().write_all(text.as_bytes());
     anstream::eprintln!("for {}, in {}", client.title, file.display());
     tell(&place, &way);
-    if args.scope == Scope::User && client.format == Format::Json {
+    if file.exists() {
         anstream::eprintln!(
-            "where the file has a \"{}\" already, the entry goes into that one; --write does it",
+            "the file is there already: add the entry to its `{}`, or say --write",
             client.key
         );
     }

@@ -187,7 +187,9 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
     };
     if text.count == 0 {
         let places: Vec<_> = sources.iter().map(|one| one.path.display().to_string()).collect();
-        told.iter().for_each(|line| anstream::eprintln!("{}", super::list::plain(line)));
+        for line in told.iter().filter(|line| line.starts_with(' ')) {
+            anstream::eprintln!("{}", super::list::plain(line));
+        }
         return Err(Failure::NoConfig(format!(
             "{}: no MCP server to take over; name another file with --from FILE, or begin with \
              `weir init`",
@@ -246,9 +248,9 @@ fn look_up(client: &'static Client, folder: &Path) -> Result<Vec<Source>, Failur
     if sources.is_empty() {
         let places: Vec<_> = places.iter().map(|(_, path)| path.display().to_string()).collect();
         return Err(Failure::Usage(format!(
-            "{} has no file here: neither {} exists; name its file with --from FILE",
+            "{} has no file here, no {}; name its file with --from FILE",
             client.title,
-            places.join(" nor ")
+            places.join(" and no ")
         )));
     }
     Ok(sources)

@@ -111,4 +111,4 @@ fn text(text: &str) -> Value {
 }
 
 /// What stands where a key has to be written by hand.
-const PLACEHOLDER: &str = "THE-KEY-OF-THIS-CLIENT";
+pub(super) const PLACEHOLDER: &str = "THE-KEY-OF-THIS-CLIENT";

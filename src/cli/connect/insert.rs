@@ -7,6 +7,7 @@ use jsonc_parser::cst::{CstInputValue, CstRootNode};
 use toml_edit::{DocumentMut, InlineTable, Item, Table};
 
 use super::Place;
+use super::entry::PLACEHOLDER;
 use crate::cli::clients::document::{self, Format, Value};
 use crate::cli::failure::Failure;
 
@@ -37,7 +38,7 @@ pub(super) fn insert(
         )));
     }
     match section.and_then(|section| section.get(place.name)) {
-        Some(old) if old == entry => return Ok(Inserted::Same),
+        Some(old) if says(old, entry) => return Ok(Inserted::Same),
         Some(old) if !may_replace(old) => {
             return Err(Failure::Usage(format!(
                 "{} has a server `{}` already that is not Weir: choose another with --name, or replace \
@@ -55,6 +56,25 @@ pub(super) fn insert(
     Ok(Inserted::Text(text))
 }
 
+/// Whether an entry says what another says: it may say more, and a key that was written into it stays.
+fn says(old: &Value, entry: &Value) -> bool {
+    match (old, entry) {
+        (Value::Table(_), Value::Table(members)) => {
+            let says =
+                |(key, value): &(String, Value)| old.get(key).is_some_and(|old| says(old, value));
+            members.iter().all(says)
+        }
+        (Value::List(old), Value::List(new)) => {
+            old.len() == new.len() && old.iter().zip(new).all(|(old, new)| says(old, new))
+        }
+        (Value::Text(old), Value::Text(new)) => match new.split_once(PLACEHOLDER) {
+            Some((before, after)) => old.starts_with(before) && old.ends_with(after),
+            None => old == new,
+        },
+        _ => old == entry,
+    }
+}
+
 fn into_json(text: &str, place: &Place<'_>, entry: &Value) -> Result<String, Failure> {
     let root = CstRootNode::parse(text, &document::json_options())
         .map_err(|error| document::not_json(place.path, &error))?;
@@ -65,8 +85,10 @@ fn into_json(text: &str, place: &Place<'_>, entry: &Value) -> Result<String, Fai
             section.append(place.name, to_json(entry));
         }
     }
-    let text = root.to_string();
-    Ok(if text.ends_with('\n') { text } else { format!("{text}\n") })
+    let new = root.to_string();
+    // A new file ends as text files do; an old one ends as it did.
+    let is_new = text.trim().is_empty();
+    Ok(if is_new { format!("{}\n", new.trim_end()) } else { new })
 }
 
 fn to_json(value: &Value) -> CstInputValue {
@@ -117,7 +139,9 @@ fn into_toml(text: &str, place: &Place<'_>, entry: &Value) -> Result<String, Fai
             section.insert(place.name, Item::Table(table));
         }
     }
-    Ok(document.to_string())
+    let new = document.to_string();
+    // The editor writes line ends of one kind, and not the one of Windows.
+    Ok(if text.contains("\r\n") { new.replace('\n', "\r\n") } else { new })
 }
 
 fn to_toml(value: &Value) -> toml_edit::Value {

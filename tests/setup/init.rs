@@ -1,0 +1,300 @@
+//! `weir init`, with and without a client to take over from.
+
+use insta::assert_snapshot;
+
+use crate::desk::{CLIENTS, Client, Desk, mode};
+
+fn named(name: &str) -> &'static Client {
+    CLIENTS.iter().find(|client| client.name == name).expect("a client")
+}
+
+/// The names of a configuration's upstreams, in its order.
+pub fn upstreams(text: &str) -> Vec<&str> {
+    let heads = text.lines().filter_map(|line| line.strip_prefix("[upstreams.")?.strip_suffix(']'));
+    heads.filter(|name| !name.contains('.')).collect()
+}
+
+/// Everything that taking over left behind.
+fn taken_over(desk: &Desk, err: &str) -> String {
+    let mut text = format!("{err}\n--- weir.toml\n{}", desk.plain(&desk.read("project/weir.toml")));
+    for name in desk.files("project/secrets") {
+        let path = desk.path("project/secrets").join(&name);
+        let content = desk.read(&format!("project/secrets/{name}"));
+        text.push_str(&format!("--- secrets/{name} {:o}\n{content}\n", mode(&path)));
+    }
+    text
+}
+
+#[test]
+fn each_clients_servers_become_upstreams() {
+    for client in &CLIENTS {
+        let desk = Desk::with(client);
+        let done = desk.weir(&["init", "--from", client.name]);
+        assert_eq!((done.code, done.out.as_str()), (0, ""), "{}", done.err);
+        assert_snapshot!(client.name, taken_over(&desk, &done.err));
+        assert_eq!(desk.read(client.user), client.text(), "the client's file is only read");
+    }
+}
+
+#[test]
+fn a_secret_is_in_a_file_of_its_own_and_nowhere_else() {
+    for client in &CLIENTS {
+        let desk = Desk::with(client);
+        let done = desk.weir(&["init", "--from", client.name]);
+        let text = desk.read("project/weir.toml");
+        // Every secret of the fixtures says that it is one, but for the one in the middle of an address.
+        for part in [&text, &done.err, &done.out] {
+            let part = part.to_lowercase();
+            assert!(
+                !part.contains("fixture") && !part.contains("zmfrzs"),
+                "{}: {part}",
+                client.name
+            );
+        }
+        let files = desk.files("project/secrets");
+        if files.is_empty() {
+            continue;
+        }
+        assert_eq!(mode(&desk.path("project/secrets")), 0o700);
+        for file in files.iter().filter(|file| *file != ".gitignore") {
+            assert_eq!(mode(&desk.path("project/secrets").join(file)), 0o600, "{file}");
+            assert!(text.contains(&format!("secrets/{file}")), "{file}");
+        }
+    }
+}
+
+#[test]
+fn a_file_is_recognized_by_what_is_in_it() {
+    for client in &CLIENTS {
+        let desk = Desk::with(client);
+        desk.weir(&["init", "--from", client.name]);
+        let extension = client.fixture.rsplit_once('.').expect("it has one").1;
+        for file in [format!("project/any.{extension}"), "project/any".to_owned()] {
+            desk.write(&file, &client.text());
+            let file = file.trim_start_matches("project/");
+            let done = desk.weir(&["init", "--from", file, "--output", "other/weir.toml"]);
+            assert_eq!(done.code, 0, "{}", done.err);
+            let (by_name, by_content) =
+                (desk.read("project/weir.toml"), desk.read("project/other/weir.toml"));
+            assert_eq!(upstreams(&by_name), upstreams(&by_content), "{}", client.name);
+            std::fs::remove_dir_all(desk.path("project/other")).expect("removed");
+        }
+    }
+}
+
+#[test]
+fn a_projects_servers_come_before_the_users() {
+    let desk = Desk::new();
+    let user =
+        r#"{ "mcpServers": { "both": { "command": "users" }, "mine": { "command": "m" } } }"#;
+    let project = r#"{ "mcpServers": {
+        "both": { "command": "./run", "env": { "ROOT": "${workspaceFolder}" } },
+    } }"#;
+    desk.write(".cursor/mcp.json", user);
+    desk.write("project/.cursor/mcp.json", project);
+    let done = desk.weir(&["init", "--from", "cursor"]);
+    assert_snapshot!(done.err, @r"
+    read ~/project/.cursor/mcp.json (project): 1 server
+    read ~/.cursor/mcp.json (user): 2 servers
+      both: the project's is taken, not the user's
+    wrote ./weir.toml: 2 upstreams
+    next: `weir check` tries it
+          `weir connect cursor --write` puts Weir into the client's file; then take the servers that Weir has now out of it
+    ");
+    assert_snapshot!(desk.plain(&desk.read("project/weir.toml")), @r#"
+    # Weir's configuration, taken over from Cursor by `weir init`.
+    # Secrets are not in here: { file = "…" } and { env = "…" } say where they are.
+    # `weir check` tries it.
+
+    [upstreams.both]
+    command = "./run"
+    cwd = "~/project"
+    env = { ROOT = "~/project" }
+
+    [upstreams.mine]
+    command = "m"
+    "#);
+}
+
+#[test]
+fn claude_codes_servers_of_this_project_are_taken_and_those_of_others_are_not() {
+    let desk = Desk::new();
+    let here = desk.path("project").display().to_string();
+    desk.write(
+        ".claude.json",
+        &format!(
+            r#"{{ "projects": {{ "{here}": {{ "mcpServers": {{ "local": {{ "command": "l" }} }} }},
+                "/other": {{ "mcpServers": {{ "foreign": {{ "command": "f" }} }} }} }},
+                "mcpServers": {{ "user": {{ "command": "u" }} }} }}"#
+        ),
+    );
+    desk.write("project/.mcp.json", r#"{ "mcpServers": { "team": { "command": "t" } } }"#);
+    desk.weir(&["init", "--from", "claude-code"]);
+    assert_eq!(upstreams(&desk.read("project/weir.toml")), ["team", "local", "user"]);
+}
+
+#[test]
+fn printed_it_writes_nothing_and_secrets_are_variables() {
+    let desk = Desk::with(named("zed"));
+    let done = desk.weir(&["init", "--from", "zed", "--print"]);
+    assert_eq!(done.code, 0);
+    assert_snapshot!(done.err, @r"
+    read ~/.config/zed/settings.json (user): 4 servers
+      mcp-server-context7: left out: an extension of the client starts it, and knows how
+      local-mcp: env.GIT_TOKEN held a secret: set the variable GIT_TOKEN
+      remote: headers.Authorization held a secret: set the variable REMOTE_AUTHORIZATION
+    nothing was written; secrets have become variables to set
+    ");
+    assert_snapshot!(done.out, @r#"
+    # Weir's configuration, taken over from Zed by `weir init`.
+    # Secrets are not in here: { file = "…" } and { env = "…" } say where they are.
+    # `weir check` tries it.
+
+    # env.GIT_TOKEN held a secret: set the variable GIT_TOKEN
+    [upstreams.local-mcp]
+    command = "uvx"
+    args = ["mcp-server-git", "--repository", "/home/ada/src"]
+    env = { GIT_TOKEN = { env = "GIT_TOKEN" } }
+    timeouts = { call = "120s" }
+
+    [upstreams.old-form]
+    command = "node"
+    args = ["/opt/mcp/server.js"]
+    env = { PRICE = "$$5" }
+
+    # headers.Authorization held a secret: set the variable REMOTE_AUTHORIZATION
+    [upstreams.remote]
+    url = "https://mcp.example.com/mcp"
+    headers = { Authorization = { env = "REMOTE_AUTHORIZATION" } }
+    enabled = false
+    "#);
+    assert_eq!(desk.files("project"), [""; 0]);
+}
+
+#[test]
+fn nothing_is_overwritten_unasked_and_a_copy_is_kept() {
+    let desk = Desk::with(named("zed"));
+    desk.write("project/weir.toml", "# mine\n");
+    let done = desk.weir(&["init", "--from", "zed"]);
+    assert_snapshot!(format!("{}: {}", done.code, done.err), @"2: weir: ./weir.toml is there already: remove it, write elsewhere, or say --force to replace it and keep a copy");
+    assert_eq!(desk.read("project/weir.toml"), "# mine\n");
+    assert_eq!(desk.files("project"), ["weir.toml"]);
+    let done = desk.weir(&["init"]);
+    assert_eq!(done.code, 2);
+    assert_eq!(desk.files("project"), ["weir.toml"], "not even the other file was written");
+
+    let done = desk.weir(&["init", "--from", "zed", "--force"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let files = desk.files("project");
+    let backup = files.iter().find(|file| file.contains("weir-backup-")).expect("a copy");
+    assert_eq!(desk.read(&format!("project/{backup}")), "# mine\n");
+
+    // A secret that differs is as much in the way as a configuration.
+    std::fs::remove_file(desk.path("project/weir.toml")).expect("removed");
+    desk.write("project/secrets/local-mcp-git-token", "another");
+    let done = desk.weir(&["init", "--from", "zed"]);
+    assert_snapshot!(format!("{}: {}", done.code, done.err), @"2: weir: ./secrets/local-mcp-git-token is there already and holds something else: remove it, write elsewhere, or say --force to replace it and keep a copy");
+    assert_eq!(desk.read("project/secrets/local-mcp-git-token"), "another");
+}
+
+#[test]
+fn weir_itself_is_left_out() {
+    let desk = Desk::new();
+    let text = r#"{ "mcpServers": {
+        "gate": { "command": "/opt/weir", "args": ["stdio", "--config", "/x/weir.toml"] },
+        "there": { "type": "http", "url": "http://localhost:8642/mcp/" },
+        "bridge": { "command": "npx", "args": ["-y", "mcp-remote", "http://127.0.0.1:8642/mcp"] },
+        "weir": { "url": "https://mcp.example.com/mcp" },
+        "weirdo": { "command": "weirdo" }
+    } }"#;
+    desk.write("project/all.json", text);
+    let done = desk.weir(&["init", "--from", "all.json"]);
+    assert_snapshot!(done.err, @r"
+    read all.json: 5 servers
+      gate: left out: it is Weir itself
+      there: left out: it is Weir itself
+      bridge: left out: it is Weir itself
+      weir: left out: it is Weir itself
+    wrote ./weir.toml: 1 upstream
+    next: `weir check` tries it
+          `weir connect CLIENT --write` puts Weir into the client's file; then take the servers that Weir has now out of it
+    ");
+    assert_eq!(upstreams(&desk.read("project/weir.toml")), ["weirdo"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_told_in_one_line() {
+    let desk = Desk::new();
+    desk.write("project/broken.json", "{\n  \"mcpServers\": {\n    \"a\": { \"command\" \"x\" }\n");
+    desk.write("project/broken.toml", "[mcp_servers.a]\ncommand = hunter2\n");
+    desk.write("project/none.json", "{ \"theme\": \"dark\" }");
+    desk.write("project/empty.json", "");
+    desk.write("project/odd.json", r#"{ "mcpServers": { "a": {}, "b": 1 } }"#);
+    desk.write("project/a-file", "x");
+    std::fs::write(desk.path("project/latin.json"), b"{ \"a\": \"\xe9\" }").expect("written");
+    let told = |arguments: &[&str]| {
+        let done = desk.weir(&[&["init"], arguments].concat());
+        assert_eq!(done.out, "");
+        format!("{}: {}", done.code, done.err)
+    };
+    let all = [
+        told(&["--from", "broken.json"]),
+        told(&["--from", "broken.toml"]),
+        told(&["--from", "none.json"]),
+        told(&["--from", "empty.json"]),
+        told(&["--from", "odd.json"]),
+        told(&["--from", "latin.json"]),
+        told(&["--from", "nowhere.json"]),
+        told(&["--from", "curser"]),
+        told(&["--from", "windsurf"]),
+        told(&["--from", "gemini"]),
+        told(&["--dir", "a-file"]),
+    ];
+    assert_snapshot!(all.concat(), @r"
+    78: weir: broken.json:3:22: not JSON: expected colon after the string or word in object property; correct it there and run this again
+    78: weir: broken.toml:2:11: not TOML: string values must be quoted, expected literal string; correct it there and run this again
+    78: weir: none.json: no MCP server to take over; name another file with --from FILE, or begin with `weir init`
+    78: weir: empty.json: no MCP server to take over; name another file with --from FILE, or begin with `weir init`
+    78:   a: left out: nothing says where it is
+      b: left out: it is not a table of keys
+    weir: odd.json: no MCP server to take over; name another file with --from FILE, or begin with `weir init`
+    78: weir: latin.json is not UTF-8 at byte 8: save it as UTF-8
+    2: weir: no file nowhere.json, and no client of this name; the clients are claude-desktop, claude-code, vscode, cursor, codex, gemini, zed, windsurf
+    2: weir: no file curser, and no client of this name; did you mean `cursor`?
+    2: weir: Windsurf has no file here, no ~/.codeium/windsurf/mcp_config.json; name its file with --from FILE
+    2: weir: Gemini CLI has no file here, no ~/project/.gemini/settings.json and no ~/.gemini/settings.json; name its file with --from FILE
+    2: weir: a-file/weir.toml cannot be written: File exists (os error 17); check the path and the permissions of its folder
+    ");
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_text() {
+    let desk = Desk::new();
+    desk.write(
+        "project/mark.json",
+        "\u{feff}{ \"mcpServers\": { \"a\": { \"command\": \"x\" } } }",
+    );
+    assert_eq!(desk.weir(&["init", "--from", "mark.json"]).code, 0);
+    assert_eq!(upstreams(&desk.read("project/weir.toml")), ["a"]);
+}
+
+#[test]
+fn the_starter_passes_the_check_and_says_what_is_next() {
+    let desk = Desk::new();
+    let done = desk.weir(&["init"]);
+    assert_snapshot!(done.err, @r"
+    wrote ./weir.toml
+    wrote ./prompts/explain-error.md
+    next: `weir check` tries it, `weir list` shows what clients will see
+          `weir connect CLIENT` prints the entry for a client, such as claude-code or cursor
+          `weir init --from CLIENT` takes over the servers that a client has already
+    ");
+    assert_eq!(desk.files("project"), ["prompts", "weir.toml"]);
+    let done = desk.weir(&["check"]);
+    assert_snapshot!(done.out, @"ok    house  library  1 prompt, 0 tools, 0 resources, 0 resource templates");
+    assert_eq!((done.code, done.err.as_str()), (0, ""));
+    let done = desk.weir(&["get", "house__explain-error", "error=boom"]);
+    assert!(done.code == 0 && done.out.contains("boom"), "{}", done.out);
+    let done = desk.weir(&["init", "--dir", "elsewhere"]);
+    assert!(done.err.contains("weir check --config elsewhere/weir.toml"), "{}", done.err);
+}
