@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
 
-use super::clients::document::{self, Format, Value, Written};
+use super::clients::document::{self, Value, Written};
 use super::clients::places::{self, Scope};
 use super::clients::server::{self, Server, Wire};
 use super::clients::{Client, Http};

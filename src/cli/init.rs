@@ -67,8 +67,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Writes the starter files.
 fn start(folder: &Path, force: bool) -> Result<(), Failure> {
     let starter = [
-        (folder.join("weir.toml"), include_str!("init/starter.toml")),
-        (folder.join("prompts/explain-error.md"), include_str!("init/explain-error.md")),
+        (within(folder, "weir.toml"), include_str!("init/starter.toml")),
+        (within(folder, "prompts/explain-error.md"), include_str!("init/explain-error.md")),
     ];
     for (path, _) in &starter {
         make_way(path, force, false)?;
@@ -106,9 +106,14 @@ fn make_way(path: &Path, force: bool, act: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A file of a folder; one of the current folder goes by its name alone.
+fn within(folder: &Path, file: &str) -> PathBuf {
+    if folder == Path::new(".") { PathBuf::from(file) } else { folder.join(file) }
+}
+
 /// How a command finds the configuration, if not by itself.
 fn config_option(path: &Path) -> String {
-    match path == Path::new("./weir.toml") || path == Path::new("weir.toml") {
+    match path == Path::new("weir.toml") {
         true => String::new(),
         false => format!(" --config {}", path.display()),
     }
@@ -143,7 +148,7 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
     };
     let output = match &args.output {
         Some(output) => output.clone(),
-        None => args.dir.join("weir.toml"),
+        None => within(&args.dir, "weir.toml"),
     };
     let beside = output.parent().unwrap_or(Path::new("")).to_owned();
     if !args.print {

@@ -6,11 +6,11 @@ use assert_cmd::Command;
 use tempfile::TempDir;
 
 /// A client: its name, its fixture, its file in the home and its file in a project.
-pub struct Client {
-    pub name: &'static str,
-    pub fixture: &'static str,
-    pub user: &'static str,
-    pub project: Option<&'static str>,
+pub(crate) struct Client {
+    pub(crate) name: &'static str,
+    pub(crate) fixture: &'static str,
+    pub(crate) user: &'static str,
+    pub(crate) project: Option<&'static str>,
 }
 
 const fn client(
@@ -33,7 +33,7 @@ const VSCODE: &str = if cfg!(target_os = "macos") {
     ".config/Code/User/mcp.json"
 };
 
-pub const CLIENTS: [Client; 8] = [
+pub(crate) const CLIENTS: [Client; 8] = [
     client("claude-desktop", "claude-desktop.json", DESKTOP, None),
     client("claude-code", "claude-code.json", ".claude.json", Some(".mcp.json")),
     client("vscode", "vscode.jsonc", VSCODE, Some(".vscode/mcp.json")),
@@ -46,26 +46,26 @@ pub const CLIENTS: [Client; 8] = [
 
 impl Client {
     /// What is in its fixture.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/clients");
         std::fs::read_to_string(fixtures.join(self.fixture)).expect("a fixture")
     }
 }
 
-pub struct Desk {
+pub(crate) struct Desk {
     _folder: TempDir,
     home: PathBuf,
 }
 
 /// What a command did.
-pub struct Done {
-    pub code: i32,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Desk {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = TempDir::new().expect("a folder");
         // As the program will see it, where the system's folder is a link.
         let home = folder.path().canonicalize().expect("it is there");
@@ -74,29 +74,29 @@ impl Desk {
     }
 
     /// A desk with the client's fixture where the client keeps it.
-    pub fn with(client: &Client) -> Self {
+    pub(crate) fn with(client: &Client) -> Self {
         let desk = Self::new();
         desk.write(client.user, &client.text());
         desk
     }
 
-    pub fn path(&self, path: &str) -> PathBuf {
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.home.join(path.trim_start_matches('/'))
     }
 
-    pub fn write(&self, path: &str, text: &str) {
+    pub(crate) fn write(&self, path: &str, text: &str) {
         let path = self.path(path);
         std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("made");
         std::fs::write(path, text).expect("written");
     }
 
-    pub fn read(&self, path: &str) -> String {
+    pub(crate) fn read(&self, path: &str) -> String {
         let path = self.path(path);
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
     /// The files of a folder, sorted.
-    pub fn files(&self, folder: &str) -> Vec<String> {
+    pub(crate) fn files(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(folder)).into_iter().flatten();
         let name = |entry: std::io::Result<std::fs::DirEntry>| {
             entry.expect("readable").file_name().to_string_lossy().into_owned()
@@ -107,7 +107,7 @@ impl Desk {
     }
 
     /// Runs Weir in the project.
-    pub fn weir(&self, arguments: &[&str]) -> Done {
+    pub(crate) fn weir(&self, arguments: &[&str]) -> Done {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         for variable in
             ["XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "WEIR_CONFIG", "WEIR_LOG"]
@@ -122,7 +122,7 @@ impl Desk {
     }
 
     /// A text without what differs from run to run.
-    pub fn plain(&self, text: &str) -> String {
+    pub(crate) fn plain(&self, text: &str) -> String {
         let text = text.replace(&self.home.display().to_string(), "~");
         let text = text.replace(env!("CARGO_BIN_EXE_weir"), "/usr/local/bin/weir");
         let mut parts = text.split("weir-backup-");
@@ -134,7 +134,7 @@ impl Desk {
 
 /// The permissions of a file, as `ls` would count them.
 #[cfg(unix)]
-pub fn mode(path: &Path) -> u32 {
+pub(crate) fn mode(path: &Path) -> u32 {
     use std::os::unix::fs::PermissionsExt;
     std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777
 }

@@ -9,7 +9,7 @@ fn named(name: &str) -> &'static Client {
 }
 
 /// The names of a configuration's upstreams, in its order.
-pub fn upstreams(text: &str) -> Vec<&str> {
+pub(crate) fn upstreams(text: &str) -> Vec<&str> {
     let heads = text.lines().filter_map(|line| line.strip_prefix("[upstreams.")?.strip_suffix(']'));
     heads.filter(|name| !name.contains('.')).collect()
 }
@@ -97,7 +97,7 @@ fn a_projects_servers_come_before_the_users() {
     read ~/project/.cursor/mcp.json (project): 1 server
     read ~/.cursor/mcp.json (user): 2 servers
       both: the project's is taken, not the user's
-    wrote ./weir.toml: 2 upstreams
+    wrote weir.toml: 2 upstreams
     next: `weir check` tries it
           `weir connect cursor --write` puts Weir into the client's file; then take the servers that Weir has now out of it
     ");
@@ -176,7 +176,7 @@ fn nothing_is_overwritten_unasked_and_a_copy_is_kept() {
     let desk = Desk::with(named("zed"));
     desk.write("project/weir.toml", "# mine\n");
     let done = desk.weir(&["init", "--from", "zed"]);
-    assert_snapshot!(format!("{}: {}", done.code, done.err), @"2: weir: ./weir.toml is there already: remove it, write elsewhere, or say --force to replace it and keep a copy");
+    assert_snapshot!(format!("{}: {}", done.code, done.err), @"2: weir: weir.toml is there already: remove it, write elsewhere, or say --force to replace it and keep a copy");
     assert_eq!(desk.read("project/weir.toml"), "# mine\n");
     assert_eq!(desk.files("project"), ["weir.toml"]);
     let done = desk.weir(&["init"]);
@@ -193,7 +193,7 @@ fn nothing_is_overwritten_unasked_and_a_copy_is_kept() {
     std::fs::remove_file(desk.path("project/weir.toml")).expect("removed");
     desk.write("project/secrets/local-mcp-git-token", "another");
     let done = desk.weir(&["init", "--from", "zed"]);
-    assert_snapshot!(format!("{}: {}", done.code, done.err), @"2: weir: ./secrets/local-mcp-git-token is there already and holds something else: remove it, write elsewhere, or say --force to replace it and keep a copy");
+    assert_snapshot!(format!("{}: {}", done.code, done.err), @"2: weir: secrets/local-mcp-git-token is there already and holds something else: remove it, write elsewhere, or say --force to replace it and keep a copy");
     assert_eq!(desk.read("project/secrets/local-mcp-git-token"), "another");
 }
 
@@ -215,7 +215,7 @@ fn weir_itself_is_left_out() {
       there: left out: it is Weir itself
       bridge: left out: it is Weir itself
       weir: left out: it is Weir itself
-    wrote ./weir.toml: 1 upstream
+    wrote weir.toml: 1 upstream
     next: `weir check` tries it
           `weir connect CLIENT --write` puts Weir into the client's file; then take the servers that Weir has now out of it
     ");
@@ -283,8 +283,8 @@ fn the_starter_passes_the_check_and_says_what_is_next() {
     let desk = Desk::new();
     let done = desk.weir(&["init"]);
     assert_snapshot!(done.err, @r"
-    wrote ./weir.toml
-    wrote ./prompts/explain-error.md
+    wrote weir.toml
+    wrote prompts/explain-error.md
     next: `weir check` tries it, `weir list` shows what clients will see
           `weir connect CLIENT` prints the entry for a client, such as claude-code or cursor
           `weir init --from CLIENT` takes over the servers that a client has already
