@@ -105,10 +105,20 @@ fn no_file(client: &Client, scope: Scope) -> Failure {
 
 /// Decides how the client gets to Weir; the endpoints are what an entry of Weir's own may name.
 fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
+    let wants_http = args.http || args.url.is_some() || args.key_env.is_some();
     let config = match args.stdio || args.url.is_some() {
         // What is in it does not matter, and it need not even be there.
         true => None,
-        false => Some(load(args)?),
+        false => match load(args) {
+            Err(Failure::Config(_)) if !wants_http => {
+                anstream::eprintln!(
+                    "note: the configuration has mistakes, which `weir check` tells; so this is the \
+                     entry for `weir stdio`"
+                );
+                None
+            }
+            config => Some(config?),
+        },
     };
     let endpoint = config.as_ref().map(endpoint);
     let endpoints = args.url.iter().cloned().chain(endpoint.clone()).collect();
@@ -117,7 +127,7 @@ fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
         .as_ref()
         .is_some_and(|config| !config.clients.is_empty() || config.server.public_url.is_some());
     let prefers_http = is_shared && !matches!(client.dialect.http, Http::Bridge);
-    if args.http || args.url.is_some() || args.key_env.is_some() || prefers_http {
+    if wants_http || prefers_http {
         let url = match &args.url {
             Some(url) => checked(url)?,
             None => endpoint.unwrap_or_default(),
@@ -146,6 +156,10 @@ fn load(args: &Args) -> Result<Config, Failure> {
         Some(path) => path.clone(),
         None => house::find()?,
     };
+    if !path.exists() {
+        let text = format!("{} is not there; `weir init` writes one", path.display());
+        return Err(Failure::Usage(text));
+    }
     // Whether Weir would dare to serve with it is not the question here.
     let options = Options { allow_anonymous_network: true };
     Config::load(&path, &options).map_err(Failure::Config)

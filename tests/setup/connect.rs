@@ -144,6 +144,21 @@ fn the_configuration_decides_how_a_client_comes_in() {
 }
 
 #[test]
+fn a_configuration_with_mistakes_does_for_stdio_only() {
+    let desk = Desk::new();
+    desk.write("project/weir.toml", "[upstreams.house]\nprompt_dir = \".\"\n");
+    let done = desk.weir(&["connect", "codex"]);
+    assert_eq!(done.code, 0);
+    assert!(done.out.contains("\"stdio\"") && done.err.contains("weir check"), "{}", done.err);
+    let done = desk.weir(&["connect", "codex", "--http"]);
+    assert!(done.code == 78 && done.err.contains("did you mean `prompts_dir`?"), "{}", done.err);
+    let done = desk.weir(&["connect", "codex", "-c", "nowhere.toml"]);
+    assert_eq!((done.code, done.out.as_str()), (2, ""), "{}", done.err);
+    let done = desk.weir(&["connect", "codex", "--url", "https://me:secret@a.example/mcp"]);
+    assert!(done.code == 2 && !done.err.contains("secret"), "{}", done.err);
+}
+
+#[test]
 fn anothers_entry_is_replaced_only_by_force_and_ones_own_always() {
     let desk = Desk::new();
     let other = r#"{"mcpServers": {"weir": {"command": "other"}, "x": {"command": "x"}}}"#;

@@ -252,7 +252,7 @@ impl Writer<'_> {
         let Translated { text: written, literal, variable, file, notes } = &translated;
         self.notes.extend(notes.iter().map(|note| format!("{key}.{name}: {note}")));
         if let Some(path) = file {
-            return single("file", path);
+            return single("file", &path.replace('$', "$$"));
         }
         if let Some(variable) = variable {
             return single("env", variable);

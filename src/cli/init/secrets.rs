@@ -42,6 +42,11 @@ impl Vault {
         value: &str,
     ) -> Place {
         let own = joined(upstream, name);
+        // Weir drops one newline at the end of such a file.
+        let value = match (&self, value.ends_with('\n')) {
+            (Self::Files(_), true) => &format!("{value}\n"),
+            _ => value,
+        };
         let (kept, first, base) = match self {
             Self::Files(kept) => (kept, file_name(&own), file_name(&own)),
             Self::Variables(kept) => (kept, wanted.to_owned(), variable_name(&own)),
