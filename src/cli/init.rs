@@ -6,6 +6,7 @@
 mod mapping;
 mod names;
 mod secrets;
+mod texts;
 
 use std::collections::BTreeMap;
 use std::io::Write;

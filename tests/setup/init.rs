@@ -64,6 +64,96 @@ fn a_secret_is_in_a_file_of_its_own_and_nowhere_else() {
 }
 
 #[test]
+fn a_secret_beside_a_variable_is_not_written_either() {
+    let desk = Desk::new();
+    let text = r#"{ "mcpServers": { "a": {
+        "command": "a",
+        "args": ["--token", "${A_TOKEN:-fixture1}", "--header", "X-Key: fixture2", "--header=Authorization: Bearer fixture0", "-e", "B_KEY=fixture3", "--x-key=fixture11",
+            "https://me:fixture4@a.example/x?token=fixture5&z=1", "sk-fixture6-fixture6"],
+        "env": { "C_TOKEN": "${C:-fixture7}", "D": "Basic ${U} ghp_fixture8fixture8" }
+    }, "b": { "type": "http", "url": "https://me:fixture9@b.example/?key=fixture10#top" } } }"#;
+    desk.write("project/.mcp.json", text);
+    let done = desk.weir(&["init", "--from", ".mcp.json"]);
+    assert_snapshot!(taken_over(&desk, &done.err), @r#"
+    read .mcp.json: 2 servers
+      a: args: a secret was the default of A_TOKEN: set that variable
+      a: args: `X-Key` held a secret, now in secrets/a-x-key: before Weir starts, export A_X_KEY="$(cat secrets/a-x-key)"
+      a: args: `Authorization` held a secret, now in secrets/a-authorization: before Weir starts, export A_AUTHORIZATION="$(cat secrets/a-authorization)"
+      a: args: `B_KEY` held a secret, now in secrets/a-b-key: before Weir starts, export A_B_KEY="$(cat secrets/a-b-key)"
+      a: args: `--x-key` held a secret, now in secrets/a-x-key_2: before Weir starts, export A_X_KEY_2="$(cat secrets/a-x-key_2)"
+      a: args: the URL held a secret, now in secrets/a-password: before Weir starts, export A_PASSWORD="$(cat secrets/a-password)"
+      a: args: `token` held a secret, now in secrets/a-token: before Weir starts, export A_TOKEN="$(cat secrets/a-token)"
+      a: args: an argument held a secret, now in secrets/a-argument: before Weir starts, export A_ARGUMENT="$(cat secrets/a-argument)"
+      a: env.C_TOKEN: a secret was the default of C: set that variable
+      a: env.D: it held a secret beside a variable: set D to the whole
+      b: headers.Authorization is now in secrets/b-authorization
+      b: url: `key` held a secret, now in secrets/b-key: before Weir starts, export B_KEY="$(cat secrets/b-key)"
+    wrote weir.toml: 2 upstreams
+    next: `weir check` tries it
+          `weir connect CLIENT --write` puts Weir into the client's file; then take the servers that Weir has now out of it
+
+    --- weir.toml
+    # Weir's configuration, taken over from Claude Code by `weir init`.
+    # Secrets are not in here: { file = "…" } and { env = "…" } say where they are.
+    # `weir check` tries it.
+
+    # args: a secret was the default of A_TOKEN: set that variable
+    # args: `X-Key` held a secret, now in secrets/a-x-key: before Weir starts, export A_X_KEY="$(cat secrets/a-x-key)"
+    # args: `Authorization` held a secret, now in secrets/a-authorization: before Weir starts, export A_AUTHORIZATION="$(cat secrets/a-authorization)"
+    # args: `B_KEY` held a secret, now in secrets/a-b-key: before Weir starts, export A_B_KEY="$(cat secrets/a-b-key)"
+    # args: `--x-key` held a secret, now in secrets/a-x-key_2: before Weir starts, export A_X_KEY_2="$(cat secrets/a-x-key_2)"
+    # args: the URL held a secret, now in secrets/a-password: before Weir starts, export A_PASSWORD="$(cat secrets/a-password)"
+    # args: `token` held a secret, now in secrets/a-token: before Weir starts, export A_TOKEN="$(cat secrets/a-token)"
+    # args: an argument held a secret, now in secrets/a-argument: before Weir starts, export A_ARGUMENT="$(cat secrets/a-argument)"
+    # env.C_TOKEN: a secret was the default of C: set that variable
+    # env.D: it held a secret beside a variable: set D to the whole
+    [upstreams.a]
+    command = "a"
+    args = [
+        "--token",
+        "${A_TOKEN}",
+        "--header",
+        "X-Key: ${A_X_KEY}",
+        "--header=Authorization: ${A_AUTHORIZATION}",
+        "-e",
+        "B_KEY=${A_B_KEY}",
+        "--x-key=${A_X_KEY_2}",
+        "https://me:${A_PASSWORD}@a.example/x?token=${A_TOKEN}&z=1",
+        "${A_ARGUMENT}",
+    ]
+    env = { C_TOKEN = { env = "C" }, D = { env = "D" } }
+
+    # url: `key` held a secret, now in secrets/b-key: before Weir starts, export B_KEY="$(cat secrets/b-key)"
+    [upstreams.b]
+    url = "https://b.example/?key=${B_KEY}"
+    headers = { Authorization = { file = "secrets/b-authorization" } }
+    --- secrets/.gitignore 644
+    *
+
+    --- secrets/a-argument 600
+    sk-fixture6-fixture6
+    --- secrets/a-authorization 600
+    Bearer fixture0
+    --- secrets/a-b-key 600
+    fixture3
+    --- secrets/a-password 600
+    fixture4
+    --- secrets/a-token 600
+    fixture5
+    --- secrets/a-x-key 600
+    fixture2
+    --- secrets/a-x-key_2 600
+    fixture11
+    --- secrets/b-authorization 600
+    Basic bWU6Zml4dHVyZTk=
+    --- secrets/b-key 600
+    fixture10
+    "#);
+    let seen = done.err + &desk.read("project/weir.toml");
+    assert!(!seen.contains("fixture"), "{seen}");
+}
+
+#[test]
 fn a_file_is_recognized_by_what_is_in_it() {
     for client in &CLIENTS {
         let desk = Desk::with(client);

@@ -64,10 +64,10 @@ pub(in crate::cli) struct Translated {
     pub(in crate::cli) text: String,
     /// What of it is written out and not a variable.
     pub(in crate::cli) literal: String,
-    /// The one variable that it consists of.
-    pub(in crate::cli) variable: Option<String>,
     /// The file whose content it is.
     pub(in crate::cli) file: Option<String>,
+    /// Variables that have a default, and the default.
+    pub(in crate::cli) defaults: Vec<(String, String)>,
     /// What somebody has to fill in.
     pub(in crate::cli) notes: Vec<String>,
 }
@@ -78,16 +78,31 @@ impl Translated {
         self.literal.len() < self.text.len() && self.text.replace("$$", "").contains("${")
     }
 
+    /// The one variable that it consists of, if it does.
+    pub(in crate::cli) fn variable_alone(&self) -> Option<&str> {
+        let name = self.text.strip_prefix("${")?.strip_suffix('}')?;
+        is_name(name).then_some(name)
+    }
+
+    /// Takes a default away, where it must not be written.
+    pub(in crate::cli) fn drop_default(&mut self, name: &str, default: &str) {
+        let written = format!("${{{name}:-{default}}}");
+        self.text = self.text.replace(&written, &format!("${{{name}}}"));
+    }
+
     fn write(&mut self, text: &str) {
         self.literal.push_str(text);
         self.text.push_str(&text.replace('$', "$$"));
     }
 
-    fn variable(&mut self, name: &str, default: Option<&str>) {
-        self.text.push_str(&match default {
-            Some(default) => format!("${{{name}:-{default}}}"),
-            None => format!("${{{name}}}"),
-        });
+    fn name(&mut self, name: &str, default: Option<&str>) {
+        match default {
+            Some(default) => {
+                self.text.push_str(&format!("${{{name}:-{default}}}"));
+                self.defaults.push((name.to_owned(), default.to_owned()));
+            }
+            None => self.text.push_str(&format!("${{{name}}}")),
+        }
     }
 }
 
@@ -108,7 +123,7 @@ pub(in crate::cli) fn translate(text: &str, around: &Surroundings<'_>) -> Transl
             None => {
                 let name = bare_name(from.get(1..).unwrap_or_default());
                 if around.variables.bare && !name.is_empty() && !around.own.contains(&name) {
-                    result.variable(name, None);
+                    result.name(name, None);
                     from.get(1 + name.len()..).unwrap_or_default()
                 } else {
                     result.write("$");
@@ -118,9 +133,6 @@ pub(in crate::cli) fn translate(text: &str, around: &Surroundings<'_>) -> Transl
         };
     }
     result.write(rest);
-    let whole = result.text.strip_prefix("${").and_then(|text| text.strip_suffix('}'));
-    let name = whole.filter(|name| is_name(name) && result.literal.is_empty()).map(str::to_owned);
-    result.variable = name;
     result
 }
 
@@ -145,14 +157,14 @@ fn replace(inner: &str, around: &Surroundings<'_>, result: &mut Translated) -> b
     if usable && name == "CLAUDE_PROJECT_DIR" {
         folder(around, result, |folder| folder.display().to_string());
     } else if usable {
-        result.variable(name, default);
+        result.name(name, default);
     }
     usable
 }
 
 fn replace_prefixed(inner: &str, around: &Surroundings<'_>, result: &mut Translated) -> bool {
     match inner.split_once(':') {
-        Some(("env", name)) if is_name(name) => result.variable(name, None),
+        Some(("env", name)) if is_name(name) => result.name(name, None),
         Some(("input", id)) => input(id, around, result),
         Some(("file", path)) if result.text.is_empty() => result.file = Some(path.to_owned()),
         Some(("file" | "config" | "command", _)) => {
@@ -162,7 +174,7 @@ fn replace_prefixed(inner: &str, around: &Surroundings<'_>, result: &mut Transla
             return false;
         }
         _ => match inner {
-            "userHome" => result.variable("HOME", None),
+            "userHome" => result.name("HOME", None),
             "workspaceFolder" | "workspaceRoot" => {
                 folder(around, result, |folder| folder.display().to_string());
             }
@@ -180,7 +192,7 @@ fn folder(around: &Surroundings<'_>, result: &mut Translated, part: impl Fn(&Pat
     match around.project {
         Some(folder) => result.write(&part(folder)),
         None => {
-            result.variable("WORKSPACE_FOLDER", None);
+            result.name("WORKSPACE_FOLDER", None);
             result.notes.push(
                 "the client filled in the folder of the open project: write the folder instead \
                  of ${WORKSPACE_FOLDER}, or set that variable"
@@ -196,7 +208,7 @@ fn input(id: &str, around: &Surroundings<'_>, result: &mut Translated) {
     let default = input.and_then(|input| input.default.as_deref());
     let asked = input.and_then(|input| input.description.as_deref());
     let asked = asked.map_or(String::new(), |asked| format!(" ({asked})"));
-    result.variable(&name, default);
+    result.name(&name, default);
     let or = default.map_or("", |_| " unless the default is right");
     result.notes.push(format!("the client asked for `{id}`{asked}: set the variable {name}{or}"));
 }
@@ -268,7 +280,7 @@ mod tests {
             inputs: &[],
             own: &[],
         };
-        let whole = |text| translate(text, &around).variable;
+        let whole = |text| translate(text, &around).variable_alone().map(str::to_owned);
         assert_eq!(whole("${env:A}"), Some("A".to_owned()));
         assert_eq!(whole("${A}${B}"), None);
         assert_eq!(whole("x${A}"), None);

@@ -11,11 +11,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use toml_edit::{Array, InlineTable, Item, Table, Value, value};
 
-use super::secrets::{self, Place, Vault, joined};
+use super::secrets::Vault;
+use super::texts::{Texts, single};
 use crate::cli::clients::server::{Header, Server, Wire};
-use crate::cli::clients::variables::{
-    Input, Surroundings, Translated, Variables, translate, variable_name,
-};
+use crate::cli::clients::variables::{Input, Surroundings, Variables};
 
 /// What is known beside the server itself.
 pub(super) struct Origin<'a> {
@@ -48,19 +47,13 @@ pub(super) fn upstream(
         Wire::Process { env, .. } => env.iter().map(|(name, _)| name.as_str()).collect(),
         Wire::Http { .. } => Vec::new(),
     };
-    let mut writer = Writer {
-        name,
-        around: Surroundings {
-            variables: origin.variables,
-            project: origin.project,
-            inputs: origin.inputs,
-            own: &own,
-        },
-        vault,
-        table: Table::new(),
-        notes: Vec::new(),
-        moved: Vec::new(),
+    let around = Surroundings {
+        variables: origin.variables,
+        project: origin.project,
+        inputs: origin.inputs,
+        own: &own,
     };
+    let mut writer = Writer { texts: Texts::new(name, around, vault), table: Table::new() };
     match &server.wire {
         Wire::Process { command, args, env, pass_env, cwd } => {
             writer.process(command, args, env, pass_env, cwd.as_deref());
@@ -72,18 +65,15 @@ pub(super) fn upstream(
     }
     writer.times(server);
     writer.tools(server);
-    writer.notes.extend(server.left_behind.iter().cloned());
-    Ok(Mapped { table: writer.table, notes: writer.notes, moved: writer.moved })
+    let Texts { mut notes, moved, .. } = writer.texts;
+    notes.extend(server.left_behind.iter().cloned());
+    Ok(Mapped { table: writer.table, notes, moved })
 }
 
 /// One table while it is being written.
 struct Writer<'a> {
-    name: &'a str,
-    around: Surroundings<'a>,
-    vault: &'a mut Vault,
+    texts: Texts<'a>,
     table: Table,
-    notes: Vec<String>,
-    moved: Vec<String>,
 }
 
 impl Writer<'_> {
@@ -95,16 +85,16 @@ impl Writer<'_> {
         pass_env: &[String],
         cwd: Option<&str>,
     ) {
-        let program = self.translated("command", command);
+        let program = self.texts.translated("command", command);
         self.table.insert("command", value(program));
         if !args.is_empty() {
-            let written = self.args(args);
+            let written = self.texts.args(args);
             self.table.insert("args", value(list(written)));
         }
-        let folder = cwd.map(|cwd| self.translated("cwd", cwd));
+        let folder = cwd.map(|cwd| self.texts.translated("cwd", cwd));
         let is_relative = |text: &str| text.starts_with("./") || text.starts_with("../");
         let starts_here = is_relative(command) || args.iter().any(|arg| is_relative(arg));
-        match (folder, self.around.project) {
+        match (folder, self.texts.project()) {
             (Some(folder), Some(project)) if !folder.starts_with(['/', '$']) => {
                 let folder = project.join(folder).display().to_string();
                 self.table.insert("cwd", value(folder));
@@ -113,7 +103,7 @@ impl Writer<'_> {
                 if !folder.starts_with(['/', '$']) {
                     let note = "cwd: the client started it from its own folder, Weir does from that of \
                                 this file";
-                    self.notes.push(note.to_owned());
+                    self.texts.note(note.to_owned());
                 }
                 self.table.insert("cwd", value(folder));
             }
@@ -122,7 +112,7 @@ impl Writer<'_> {
                 let folder = project.display().to_string().replace('$', "$$");
                 self.table.insert("cwd", value(folder));
             }
-            (None, None) if starts_here => self.notes.push(
+            (None, None) if starts_here => self.texts.note(
                 "it has a path that starts from the current folder: say from which, with cwd"
                     .to_owned(),
             ),
@@ -131,10 +121,10 @@ impl Writer<'_> {
         let mut pairs = Vec::new();
         for (name, text) in env {
             if name.is_empty() || name.contains('=') {
-                self.notes.push(format!("`env.{name}` is left behind: it names no variable"));
+                self.texts.note(format!("`env.{name}` is left behind: it names no variable"));
                 continue;
             }
-            let text = self.given("env", name, text);
+            let text = self.texts.given("env", name, text);
             pairs.push((name.clone(), text));
         }
         self.pairs("env", pairs);
@@ -149,7 +139,7 @@ impl Writer<'_> {
         is_sse: bool,
         headers: &[(String, Header)],
     ) -> Result<(), String> {
-        let translated = self.translated("url", url);
+        let translated = self.texts.translated("url", url);
         let (address, user) = without_user(&translated);
         let scheme = address.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
         if !address.starts_with("${") && !matches!(scheme.as_deref(), Some("http" | "https")) {
@@ -159,7 +149,7 @@ impl Writer<'_> {
             Some((address, _)) => address.to_owned(),
             None => address,
         };
-        let address = self.address(&address, "url");
+        let address = self.texts.address(&address, "url");
         self.table.insert("url", value(address));
         if is_sse {
             self.table.insert("transport", value("sse"));
@@ -168,14 +158,14 @@ impl Writer<'_> {
         for (name, header) in headers {
             let lower = name.to_ascii_lowercase();
             if OWN_HEADERS.contains(&lower.as_str()) || lower.starts_with("mcp-") {
-                self.notes.push(format!(
+                self.texts.note(format!(
                     "the header `{name}` is left behind: it belongs to the protocol, and Weir \
                      sets it"
                 ));
                 continue;
             }
             let written = match header {
-                Header::Text(text) => self.given("headers", name, text),
+                Header::Text(text) => self.texts.given("headers", name, text),
                 Header::Variable(variable) => single("env", variable),
                 Header::Bearer(variable) => format!("Bearer ${{{variable}}}").into(),
             };
@@ -183,7 +173,7 @@ impl Writer<'_> {
         }
         if let Some(user) = user {
             let basic = format!("Basic {}", STANDARD.encode(user.replace("$$", "$")));
-            let kept = self.secret("headers", "Authorization", &basic);
+            let kept = self.texts.secret("headers", "Authorization", &basic);
             pairs.push(("Authorization".to_owned(), kept));
         }
         self.pairs("headers", pairs);
@@ -220,169 +210,6 @@ impl Writer<'_> {
         }
     }
 
-    // --- Texts ---
-
-    /// Says something once.
-    fn note(&mut self, note: String) {
-        if !self.notes.contains(&note) {
-            self.notes.push(note);
-        }
-    }
-
-    fn translated(&mut self, key: &str, text: &str) -> String {
-        let translated = translate(text, &self.around);
-        for note in &translated.notes {
-            self.note(format!("{key}: {note}"));
-        }
-        match translated.file {
-            Some(path) => {
-                self.notes.push(format!(
-                    "{key}: the client filled in the content of {path}: write what it says"
-                ));
-                text.replace('$', "$$")
-            }
-            None => translated.text,
-        }
-    }
-
-    /// A variable's or header's value: text, or where the secret is.
-    fn given(&mut self, key: &str, name: &str, text: &str) -> Value {
-        // A variable of the same name in the entry itself is what is being set here, not what is meant.
-        let translated = translate(text, &Surroundings { own: &[], ..self.around });
-        let Translated { text: written, literal, variable, file, notes } = &translated;
-        self.notes.extend(notes.iter().map(|note| format!("{key}.{name}: {note}")));
-        if let Some(path) = file {
-            return single("file", &path.replace('$', "$$"));
-        }
-        if let Some(variable) = variable {
-            return single("env", variable);
-        }
-        if translated.has_variables() {
-            if literal.split_whitespace().any(secrets::looks_secret) {
-                let variable = variable_name(name);
-                self.notes.push(format!(
-                    "{key}.{name}: it held a secret beside a variable: set {variable} to the whole"
-                ));
-                return single("env", &variable);
-            }
-            return written.as_str().into();
-        }
-        match secrets::is_secret(name, literal) {
-            true => self.secret(key, name, literal),
-            false => written.as_str().into(),
-        }
-    }
-
-    /// Moves a secret away.
-    fn secret(&mut self, key: &str, name: &str, text: &str) -> Value {
-        let wanted = match key {
-            "env" => variable_name(name),
-            _ => variable_name(&joined(self.name, name)),
-        };
-        match self.vault.keep(self.name, name, &wanted, text) {
-            Place::File(path) => {
-                self.moved.push(format!("{key}.{name} is now in {path}"));
-                single("file", &path)
-            }
-            Place::Variable(variable) => {
-                self.notes.push(format!("{key}.{name} held a secret: set the variable {variable}"));
-                single("env", &variable)
-            }
-        }
-    }
-
-    /// Moves a secret out of the middle of a text, where only a variable can stand.
-    fn inner_secret(&mut self, what: &str, name: &str, text: &str) -> String {
-        let variable = variable_name(&joined(self.name, name));
-        let text = text.replace("$$", "$");
-        match self.vault.keep(self.name, name, &variable, &text) {
-            Place::File(path) => {
-                self.notes.push(format!(
-                    "{what} held a secret, now in {path}: before Weir starts, \
-                     export {variable}=\"$(cat {path})\""
-                ));
-                format!("${{{variable}}}")
-            }
-            Place::Variable(variable) => {
-                self.notes.push(format!("{what} held a secret: set the variable {variable}"));
-                format!("${{{variable}}}")
-            }
-        }
-    }
-
-    /// The arguments. A secret is known by the option before it, by the name in the same argument, or by
-    /// its shape.
-    fn args(&mut self, args: &[String]) -> Vec<String> {
-        let mut result = Vec::new();
-        let mut before = "";
-        for arg in args {
-            let text = self.translated("args", arg);
-            result.push(self.arg(before, text));
-            before = arg;
-        }
-        result
-    }
-
-    fn arg(&mut self, before: &str, text: String) -> String {
-        let is_header = ["--header", "-H"].contains(&before);
-        let separator = if is_header { ':' } else { '=' };
-        let option = before.trim_start_matches('-');
-        if text.contains("://") && !text.starts_with('-') && !secrets::looks_secret(&text) {
-            return self.address(&text, "args");
-        }
-        if let Some((name, rest)) = text.split_once(separator) {
-            let spaces = rest.len() - rest.trim_start().len();
-            let (space, secret) = rest.split_at(spaces);
-            let plain = name.trim_start_matches('-').to_owned();
-            if !secret.contains("${") && secrets::is_secret(&plain, secret) {
-                let variable = self.inner_secret(&format!("args: `{name}`"), &plain, secret);
-                return format!("{name}{separator}{space}{variable}");
-            }
-        }
-        if text.contains("${") || text.starts_with('-') || text.is_empty() {
-            return text;
-        }
-        let is_named = before.starts_with('-')
-            && !before.contains('=')
-            && !is_header
-            && secrets::names_a_secret(option);
-        if is_named {
-            return self.inner_secret(&format!("args: `{before}`"), option, &text);
-        }
-        if secrets::looks_secret_as_argument(&text) {
-            return self.inner_secret("args: an argument", "argument", &text);
-        }
-        text
-    }
-
-    /// A URL without the secrets in its path and query.
-    fn address(&mut self, url: &str, key: &str) -> String {
-        let (path, query) = match url.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (url, None),
-        };
-        let parts: Vec<_> = path
-            .split('/')
-            .map(|part| match secrets::looks_secret_as_path(part) {
-                true => self.inner_secret(&format!("{key}: the path"), "path", part),
-                false => part.to_owned(),
-            })
-            .collect();
-        let mut result = parts.join("/");
-        if let Some(query) = query {
-            let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-                Some((name, text)) if !text.contains("${") && secrets::is_secret(name, text) => {
-                    let variable = self.inner_secret(&format!("{key}: `{name}`"), name, text);
-                    format!("{name}={variable}")
-                }
-                _ => pair.to_owned(),
-            });
-            let pairs: Vec<_> = pairs.collect();
-            result = format!("{result}?{}", pairs.join("&"));
-        }
-        result
-    }
-
     /// Writes a table of names and values: within a line if it fits.
     fn pairs(&mut self, key: &str, pairs: Vec<(String, Value)>) {
         if pairs.is_empty() {
@@ -413,13 +240,6 @@ fn without_user(url: &str) -> (String, Option<String>) {
         Some((format!("{scheme}://{host}{path}"), Some(user.to_owned())))
     };
     split().unwrap_or_else(|| (url.to_owned(), None))
-}
-
-/// `{ file = "…" }` or `{ env = "…" }`.
-fn single(key: &str, text: &str) -> Value {
-    let mut table = InlineTable::new();
-    table.insert(key, text.into());
-    table.into()
 }
 
 /// A list, an element a line if it is long.
