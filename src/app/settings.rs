@@ -2,6 +2,8 @@
 //!
 //! The configuration is checked already: what is parsed here again cannot fail.
 
+use hyper::Uri;
+
 use crate::downstream::era::Versions;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
@@ -91,18 +93,30 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         max_body: server.max_body,
         max_connections: server.max_connections,
         versions: Versions::new(versions).expect(CHECKED),
+        legacy_sse: protocol.legacy_sse,
+        public_prefix: public_prefix(server),
         session_ttl: protocol.session_ttl,
         sse_keepalive: protocol.sse_keepalive,
         ..downstream::Settings::default()
     }
 }
 
+/// What a proxy puts before our paths: the path of the public URL, which may be told with or without the
+/// endpoint's own at its end.
+fn public_prefix(server: &config::Server) -> String {
+    let path = server.public_url.as_ref().map(Uri::path).unwrap_or_default();
+    let prefix = path.strip_suffix(&server.path).unwrap_or(path);
+    prefix.trim_end_matches('/').to_owned()
+}
+
 fn source(source: &config::Source) -> upstream::Source {
     match source {
         config::Source::Library { dir } => upstream::Source::Library { dir: dir.clone() },
-        config::Source::Http { url, headers } => {
-            upstream::Source::Http { url: url.clone(), headers: headers.iter().cloned().collect() }
-        }
+        config::Source::Http { url, headers, transport } => upstream::Source::Http {
+            url: url.clone(),
+            headers: headers.iter().cloned().collect(),
+            transport: *transport,
+        },
         config::Source::Process { command, args, env, pass_env, cwd } => {
             let inherited = BASE_ENVIRONMENT.into_iter().chain(pass_env.iter().map(String::as_str));
             let inherited =
@@ -146,12 +160,14 @@ mod tests {
     const UNUSUAL: &str = r#"
 [server]
 path = "/x"
+public_url = "https://mcp.lan/weir/x"
 allowed_hosts = ["weir.lan"]
 allowed_origins = ["https://app.lan"]
 max_body = "1MiB"
 max_connections = 11
 [protocol]
 versions = ["2025-06-18"]
+legacy_sse = true
 session_ttl = "12s"
 sse_keepalive = "13s"
 page_size = 14
@@ -184,6 +200,10 @@ rename = { "tools/a" = "b" }
 timeouts = { startup = "1s", list = "2s", call = "3s", call_max = "4s", reset_on_progress = false }
 retry = { backoff = "5s", max_backoff = "6s", jitter = false }
 limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
+[upstreams.web]
+url = "http://h/sse"
+headers = { X-Team = "t" }
+transport = "sse"
 "#;
 
     fn config() -> config::Config {
@@ -219,6 +239,17 @@ limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
     }
 
     #[test]
+    fn every_key_of_an_upstream_on_the_network_reaches_its_room() {
+        let settings = upstream(&config().upstreams[1]);
+        let upstream::Source::Http { url, headers, transport } = settings.source else {
+            panic!("a url")
+        };
+        assert_eq!((url.to_string().as_str(), headers.len()), ("http://h/sse", 1));
+        assert_eq!(headers["x-team"], "t");
+        assert_eq!(transport, Some(upstream::Transport::Sse));
+    }
+
+    #[test]
     fn every_key_of_the_catalog_reaches_it() {
         let settings = catalog(&config());
         assert_eq!(settings.naming, Naming::prefixed("_-", 57));
@@ -247,11 +278,32 @@ limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
     fn every_key_of_the_doors_reaches_them() {
         let settings = downstream(&config());
         assert_eq!((settings.path.as_str(), settings.loopback), ("/x", true));
-        assert_eq!(settings.allowed_hosts, ["weir.lan".parse().expect("a host")]);
+        let hosts = ["weir.lan", "mcp.lan"].map(|host| host.parse().expect("a host"));
+        assert_eq!(settings.allowed_hosts, hosts);
         assert_eq!(settings.allowed_origins, ["https://app.lan".parse().expect("an origin")]);
         assert_eq!((settings.max_body, settings.max_connections), (1 << 20, 11));
         assert!(settings.versions.has(Revision::V2025_06_18) && !settings.versions.has_modern());
+        assert_eq!((settings.legacy_sse, settings.public_prefix.as_str()), (true, "/weir"));
         let times = [settings.session_ttl, settings.sse_keepalive];
         assert_eq!(times, [12, 13].map(Duration::from_secs));
+    }
+
+    #[test]
+    fn the_public_url_says_what_stands_before_the_paths() {
+        for (url, expected) in [
+            ("https://a", ""),
+            ("https://a/", ""),
+            ("https://a/mcp", ""),
+            ("https://a/weir", "/weir"),
+            ("https://a/weir/", "/weir"),
+            ("https://a/weir/mcp", "/weir"),
+            ("https://a/b/weir/mcp", "/b/weir"),
+            ("https://a/xmcp", "/xmcp"),
+        ] {
+            let public_url = Some(Uri::from_static(url));
+            let server = config::Server { public_url, ..config::Server::default() };
+            assert_eq!(public_prefix(&server), expected, "{url}");
+        }
+        assert_eq!(public_prefix(&config::Server::default()), "");
     }
 }

@@ -76,12 +76,14 @@ impl Fleet {
 impl Served {
     /// Waits until the log holds a line of this message for this upstream, or has held one.
     pub(crate) async fn logged(&mut self, message: &str, upstream: &str) {
-        let fits =
-            |line: &serde_json::Value| line["message"] == message && line["upstream"] == upstream;
-        if self.seen.iter().any(fits) {
-            return;
+        if !self.seen.iter().any(|line| is_about(line, message, upstream)) {
+            self.logs(message, upstream).await;
         }
-        soon(async { while !fits(self.log_line().await) {} }).await;
+    }
+
+    /// Waits until the log holds another line of this message for this upstream.
+    pub(crate) async fn logs(&mut self, message: &str, upstream: &str) {
+        soon(async { while !is_about(self.log_line().await, message, upstream) {} }).await;
     }
 
     async fn log_line(&mut self) -> &serde_json::Value {
@@ -108,6 +110,10 @@ impl Served {
         let (status, ()) = soon(async { tokio::join!(self.child.wait(), drain) }).await;
         status.unwrap().success()
     }
+}
+
+fn is_about(line: &serde_json::Value, message: &str, upstream: &str) -> bool {
+    line["message"] == message && line["upstream"] == upstream
 }
 
 /// A program from `examples/`. A plain `cargo test` builds them first; narrowed to this file it does not.
