@@ -17,7 +17,7 @@ use super::clients::server::{self, Server, Wire};
 use super::clients::{Client, Http};
 use super::failure::Failure;
 use super::{files, house};
-use crate::config::{Config, Options};
+use crate::config::{self, Config, Entrance};
 use entry::Way;
 use insert::Inserted;
 
@@ -120,12 +120,12 @@ fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
             config => Some(config?),
         },
     };
-    let endpoint = config.as_ref().map(endpoint);
+    let endpoint = config.as_ref().map(|config| endpoint(&config.server));
     let endpoints = args.url.iter().cloned().chain(endpoint.clone()).collect();
     let has_keys = config.as_ref().is_some_and(|config| !config.auth.anonymous);
     let is_shared = config
         .as_ref()
-        .is_some_and(|config| !config.clients.is_empty() || config.server.public_url.is_some());
+        .is_some_and(|config| config.has_clients || config.server.public_url.is_some());
     let prefers_http = is_shared && !matches!(client.dialect.http, Http::Bridge);
     if wants_http || prefers_http {
         let url = match &args.url {
@@ -151,7 +151,7 @@ fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
     Ok((Way::Stdio { program: text(&program), config: text(&config) }, endpoints))
 }
 
-fn load(args: &Args) -> Result<Config, Failure> {
+fn load(args: &Args) -> Result<Entrance, Failure> {
     let path = match &args.config {
         Some(path) => path.clone(),
         None => house::find()?,
@@ -161,13 +161,11 @@ fn load(args: &Args) -> Result<Config, Failure> {
         return Err(Failure::Usage(text));
     }
     // Whether Weir would dare to serve with it is not the question here.
-    let options = Options { allow_anonymous_network: true };
-    Config::load(&path, &options).map_err(Failure::Config)
+    Config::entrance(&path, &house::options(true)).map_err(Failure::Config)
 }
 
 /// Where clients of this machine reach the server of a configuration.
-fn endpoint(config: &Config) -> String {
-    let server = &config.server;
+fn endpoint(server: &config::Server) -> String {
     if let Some(url) = &server.public_url {
         // A public URL without a path is that of the host.
         return match url.path() {

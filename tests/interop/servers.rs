@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
+use tokio_util::task::TaskTracker;
 
 use crate::clients::{Client, Listener, legacy, modern, object, over_http};
 use crate::fleet::{Fleet, soon};
@@ -62,7 +63,7 @@ async fn everything_on(port: u16, mode: &str, ready: &str) -> Child {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     soon(async { while !lines.next_line().await.unwrap().unwrap().contains(ready) {} }).await;
     // It logs every message: somebody has to read on.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    TaskTracker::new().spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     child
 }
 

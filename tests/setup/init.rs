@@ -1,6 +1,7 @@
 //! `weir init`, with and without a client to take over from.
 
 use insta::assert_snapshot;
+use weir::config::{Config, Options, Source};
 
 use crate::desk::{CLIENTS, Client, Desk, mode};
 
@@ -33,6 +34,62 @@ fn each_clients_servers_become_upstreams() {
         assert_eq!((done.code, done.out.as_str()), (0, ""), "{}", done.err);
         assert_snapshot!(client.name, taken_over(&desk, &done.err));
         assert_eq!(desk.read(client.user), client.text(), "the client's file is only read");
+    }
+}
+
+#[test]
+fn what_was_taken_over_is_a_good_configuration() {
+    for client in &CLIENTS {
+        let desk = Desk::with(client);
+        // What one client reads from a file of the system is read from one of the desk.
+        let certificate = desk.path("client.txt").display().to_string();
+        desk.write("client.txt", "certificate");
+        desk.write(client.user, &client.text().replace("/etc/mcp/client.txt", &certificate));
+        let done = desk.weir(&["init", "--from", client.name]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        let text = desk.read("project/weir.toml");
+        // Whoever set the variables that it names can start with it.
+        let names = text.split("${").skip(1).filter_map(|part| part.split('}').next());
+        let names = names.filter(|name| !name.contains(':'));
+        let elsewhere = text.split("env = \"").skip(1).filter_map(|part| part.split('"').next());
+        let variables = names.chain(elsewhere).filter(|name| *name != "HOME");
+        let environment = variables.map(|name| (name, "set"));
+        let home = desk.path("").display().to_string();
+        let options = Options {
+            environment: environment.chain([("HOME", home.as_str())]).collect(),
+            ..Options::default()
+        };
+        let path = desk.path("project/weir.toml");
+        let config = Config::load(&path, &options)
+            .unwrap_or_else(|report| panic!("{}:\n{report}\n{text}", client.name));
+        let names: Vec<_> = config.upstreams.iter().map(|one| one.name.as_str()).collect();
+        let enabled: Vec<_> = upstreams(&text)
+            .into_iter()
+            .filter(|name| {
+                let table = text.split(&format!("[upstreams.{name}]\n")).nth(1).unwrap_or_default();
+                !table.split("\n\n").next().unwrap_or_default().contains("enabled = false")
+            })
+            .collect();
+        assert_eq!(names, enabled, "{}", client.name);
+        let given = format!("{:?}", config.upstreams.iter().map(secrets).collect::<Vec<_>>());
+        assert_snapshot!(
+            format!("{}-read", client.name),
+            desk.plain(&given.replace("), (", "),\n("))
+        );
+    }
+}
+
+/// What an upstream's server is given, secrets included.
+fn secrets(upstream: &weir::config::Upstream) -> Vec<(String, String)> {
+    match &upstream.source {
+        Source::Process { env, .. } => {
+            env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect()
+        }
+        Source::Http { headers, .. } => {
+            let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+            headers.iter().map(|(name, value)| (name.to_string(), text(value.as_bytes()))).collect()
+        }
+        Source::Library { .. } => Vec::new(),
     }
 }
 
