@@ -22,6 +22,7 @@ use super::clients::variables::{self, Input};
 use super::connect::leads_here;
 use super::failure::Failure;
 use super::files;
+use crate::config::{Config, Severity};
 use mapping::Origin;
 use secrets::Vault;
 
@@ -62,6 +63,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(from) => take_over(from, args),
     }
 }
+
+/// How many mistakes are told one by one.
+const MAX_TOLD: usize = 20;
 
 // === A beginning ===
 
@@ -222,6 +226,7 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
     told.iter().for_each(|line| anstream::eprintln!("{}", super::list::plain(line)));
     let plural = if text.count == 1 { "" } else { "s" };
     anstream::eprintln!("wrote {}: {} upstream{plural}", output.display(), text.count);
+    judge(&output);
     let at = config_option(&output);
     let client = known.map_or("CLIENT", |client| client.name);
     anstream::eprintln!(
@@ -230,6 +235,19 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
          that Weir has now out of it"
     );
     Ok(())
+}
+
+/// Says what is missing until Weir can start with it: mostly variables that nobody has set here.
+fn judge(output: &Path) {
+    let Err(report) = Config::check(output, &super::house::options(true)) else { return };
+    let mistakes: Vec<_> =
+        report.problems().iter().filter(|problem| problem.severity == Severity::Error).collect();
+    for problem in mistakes.iter().take(MAX_TOLD) {
+        anstream::eprintln!("  still to do: {}: {}", problem.key, problem.what);
+    }
+    if let Some(more) = mistakes.len().checked_sub(MAX_TOLD).filter(|more| *more > 0) {
+        anstream::eprintln!("  and {more} more, which `weir check` tells");
+    }
 }
 
 /// Reads every file that a client has here.

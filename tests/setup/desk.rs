@@ -109,12 +109,10 @@ impl Desk {
     /// Runs Weir in the project.
     pub(crate) fn weir(&self, arguments: &[&str]) -> Done {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        for variable in
-            ["XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "WEIR_CONFIG", "WEIR_LOG"]
-        {
-            command.env_remove(variable);
-        }
-        let command = command.env("HOME", &self.home).current_dir(self.path("project"));
+        // Whatever tokens and folders the tests' own environment names are none of this desk's.
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let command = command.env_clear().env("PATH", path).env("HOME", &self.home);
+        let command = command.current_dir(self.path("project"));
         let output = command.args(arguments).output().expect("it runs");
         let text = |bytes: Vec<u8>| self.plain(&String::from_utf8(bytes).expect("it writes text"));
         let code = output.status.code().expect("it exits");

@@ -146,6 +146,17 @@ fn a_secret_beside_a_variable_is_not_written_either() {
       b: headers.Authorization is now in secrets/b-authorization
       b: url: `key` held a secret, now in secrets/b-key: before Weir starts, export B_KEY="$(cat secrets/b-key)"
     wrote weir.toml: 2 upstreams
+      still to do: upstreams.a.args: the variable A_TOKEN is not set
+      still to do: upstreams.a.args: the variable A_X_KEY is not set
+      still to do: upstreams.a.args: the variable A_AUTHORIZATION is not set
+      still to do: upstreams.a.args: the variable A_B_KEY is not set
+      still to do: upstreams.a.args: the variable A_X_KEY_2 is not set
+      still to do: upstreams.a.args: the variable A_PASSWORD is not set
+      still to do: upstreams.a.args: the variable A_TOKEN is not set
+      still to do: upstreams.a.args: the variable A_ARGUMENT is not set
+      still to do: upstreams.a.env.C_TOKEN.env: the variable C is not set
+      still to do: upstreams.a.env.D.env: the variable D is not set
+      still to do: upstreams.b.url: the variable B_KEY is not set
     next: `weir check` tries it
           `weir connect CLIENT --write` puts Weir into the client's file; then take the servers that Weir has now out of it
 
