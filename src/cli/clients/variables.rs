@@ -244,7 +244,7 @@ mod tests {
         let input = Input { id: "api-key".to_owned(), description: None, default: None };
         let around = Surroundings {
             variables,
-            project: Some(Path::new("/work")),
+            project: Some(Path::new("/src")),
             inputs: &[input],
             own: &["OWN"],
         };
@@ -260,7 +260,7 @@ mod tests {
         let prefixed = Variables { prefixed: true, ..Variables::NONE };
         check(prefixed, "${env:TOKEN}", "${TOKEN}");
         check(prefixed, "${userHome}${/}x", "${HOME}/x");
-        check(prefixed, "${workspaceFolder}/x", "/work/x");
+        check(prefixed, "${workspaceFolder}/x", "/src/x");
         check(prefixed, "k=${input:api-key}", "k=${API_KEY}");
     }
 
