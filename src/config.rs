@@ -35,7 +35,7 @@ pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub use report::{Problem, Report, Severity, Warning};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
 pub use tuning::EraChoice;
-pub use upstreams::{RenameKind, Source, Upstream};
+pub use upstreams::{RenameKind, Source, SwitchedOff, Upstream};
 pub use variables::Environment;
 
 use access::LOCAL_ROLE;
@@ -56,6 +56,8 @@ pub struct Config {
     pub naming: Naming,
     /// The enabled upstreams, in the order of the file.
     pub upstreams: Vec<Upstream>,
+    /// The upstreams with `enabled = false`, to name them where somebody asks for one.
+    pub switched_off: Vec<SwitchedOff>,
     /// Who may enter without a key.
     pub auth: Auth,
     /// What each role may use; holds every role that [`Auth`] or a client names.
@@ -141,6 +143,7 @@ impl Config {
             protocol,
             naming,
             upstreams: upstreams.list,
+            switched_off: upstreams.switched_off,
             auth,
             roles,
             clients,
@@ -176,6 +179,7 @@ impl Default for Config {
             protocol: Protocol::default(),
             naming: Naming::default(),
             upstreams: Vec::new(),
+            switched_off: Vec::new(),
             auth: Auth::default(),
             roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
             clients: Vec::new(),

@@ -28,7 +28,6 @@ use secrets::Vault;
 
 /// What `weir init` takes.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// The folder to write into.
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "output")]
@@ -50,11 +49,6 @@ pub(super) struct Args {
     #[arg(long)]
     force: bool,
 }
-
-const EXAMPLES: &str = "Examples:
-  weir init                      a weir.toml and a prompt to begin with
-  weir init --from cursor        the servers that Cursor has, in weir.toml
-  weir init --from ./mcp.json    the servers of a file, whichever client's it is";
 
 /// Writes a configuration.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -198,7 +192,7 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
     if text.count == 0 {
         let places: Vec<_> = sources.iter().map(|one| one.path.display().to_string()).collect();
         for line in told.iter().filter(|line| line.starts_with(' ')) {
-            anstream::eprintln!("{}", super::list::plain(line));
+            anstream::eprintln!("{}", super::content::plain(line));
         }
         return Err(Failure::NoConfig(format!(
             "{}: no MCP server to take over; name another file with --from FILE, or begin with \
@@ -207,7 +201,7 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
         )));
     }
     if args.print {
-        told.iter().for_each(|line| anstream::eprintln!("{}", super::list::plain(line)));
+        told.iter().for_each(|line| anstream::eprintln!("{}", super::content::plain(line)));
         // A reader that has seen enough closes the pipe; that is no failure.
         let _ = anstream::stdout().lock().write_all(text.to_string().as_bytes());
         anstream::eprintln!("nothing was written; secrets have become variables to set");
@@ -223,7 +217,7 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
     make_way(&output, args.force, true)?;
     vault.write(&beside)?;
     files::write(&output, &text.to_string())?;
-    told.iter().for_each(|line| anstream::eprintln!("{}", super::list::plain(line)));
+    told.iter().for_each(|line| anstream::eprintln!("{}", super::content::plain(line)));
     let plural = if text.count == 1 { "" } else { "s" };
     anstream::eprintln!("wrote {}: {} upstream{plural}", output.display(), text.count);
     judge(&output);
@@ -371,7 +365,7 @@ impl Document {
     /// Adds an upstream, its notes above it.
     fn push(&mut self, name: &str, mut table: Table, notes: &[String]) {
         let notes: String =
-            notes.iter().map(|note| format!("# {}\n", super::list::plain(note))).collect();
+            notes.iter().map(|note| format!("# {}\n", super::content::plain(note))).collect();
         table.decor_mut().set_prefix(format!("\n{notes}"));
         if let Some(upstreams) = self.document.get_mut("upstreams").and_then(Item::as_table_mut) {
             upstreams.insert(name, Item::Table(table));
