@@ -8,14 +8,18 @@ mod arguments;
 mod ask;
 mod call;
 mod check;
+mod clients;
 mod complete;
 mod completions;
+mod connect;
 mod content;
 mod demo;
 mod failure;
+mod files;
 mod get;
 mod help;
 mod house;
+mod init;
 mod list;
 mod log;
 mod needed;
@@ -89,6 +93,12 @@ enum Command {
     /// Prints the JSON schema of the configuration, with which editors complete and check it.
     #[command(after_help = help::SCHEMA)]
     Schema(schema::Args),
+    /// Writes a configuration: a beginning, or the servers of an MCP client.
+    #[command(after_help = help::INIT)]
+    Init(init::Args),
+    /// Prints or writes the entry that points an MCP client at Weir.
+    #[command(after_help = help::CONNECT)]
+    Connect(connect::Args),
 }
 
 /// Runs the command that the arguments name.
@@ -151,6 +161,8 @@ fn start(command: Command) -> Result<(), Failure> {
             Command::Call(args) => stoppable(call::run(args)).await,
             Command::Read(args) => stoppable(read::run(args)).await,
             Command::Complete(args) => stoppable(complete::run(args)).await,
+            Command::Init(args) => init::run(&args),
+            Command::Connect(args) => connect::run(&args),
             Command::Completions(args) => completions::run(args).await,
             Command::Version(args) => version::run(args).await,
             Command::Schema(args) => schema::run(args).await,

@@ -72,6 +72,17 @@ pub struct Config {
     pub warnings: Vec<Warning>,
 }
 
+/// What a client meets: where it connects, and whether it needs a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entrance {
+    /// Where clients connect.
+    pub server: Server,
+    /// Who may enter without a key.
+    pub auth: Auth,
+    /// Whether anybody has a key.
+    pub has_clients: bool,
+}
+
 /// What is known beside the file when it is judged.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -98,6 +109,13 @@ impl Config {
     /// on, and only the warnings are returned.
     pub fn check(path: &Path, options: &Options) -> Result<Vec<Warning>, Report> {
         Self::judge(&open(path)?, options, false, true).map(|config| config.warnings)
+    }
+
+    /// Tells what a client of a file meets. Starts nothing, as [`Config::check`].
+    pub fn entrance(path: &Path, options: &Options) -> Result<Entrance, Report> {
+        let config = Self::judge(&open(path)?, options, false, false)?;
+        let has_clients = !config.clients.is_empty();
+        Ok(Entrance { server: config.server, auth: config.auth, has_clients })
     }
 
     fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {

@@ -55,6 +55,18 @@ Examples:
 Where standard output is no terminal, text and bytes are written exactly as they are. Only upstreams \
 whose `resources` rules let the URI out are started, and the first that has it answers.";
 
+pub(super) const INIT: &str = "\
+Examples:
+  weir init                               # a weir.toml and a prompt to begin with
+  weir init --from cursor                 # the servers that Cursor has, in weir.toml
+  weir init --from ./mcp.json --print     # those of a file, whichever client's it is";
+
+pub(super) const CONNECT: &str = "\
+Examples:
+  weir connect claude-code                # the entry, to be pasted
+  weir connect vscode --scope project --write
+  weir connect codex --http --key-env WEIR_KEY";
+
 pub(super) const COMPLETE: &str = "\
 Examples:
   weir complete prompt notes__summarize-notes style=b

@@ -88,7 +88,7 @@ pub(super) fn options(allow_anonymous_network: bool) -> Options {
 }
 
 /// Looks for the configuration where it usually is.
-fn find() -> Result<PathBuf, Failure> {
+pub(super) fn find() -> Result<PathBuf, Failure> {
     if let Some(named) = std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty()) {
         return Ok(PathBuf::from(named));
     }
