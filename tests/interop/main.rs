@@ -8,4 +8,6 @@
 mod clients;
 mod fleet;
 mod numbers;
+mod parts;
+mod programs;
 mod servers;

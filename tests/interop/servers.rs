@@ -1,74 +1,19 @@
 //! Servers that others wrote, behind Weir. Their facts stand in `tests/interop/parts/README.md`.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use rmcp::model::{
     ArgumentInfo, CallToolRequestParams, CompleteRequestParams, GetPromptRequestParams,
     ReadResourceRequestParams, Reference, SubscriptionFilter,
 };
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 use crate::clients::{Client, Listener, legacy, modern, object, over_http};
 use crate::fleet::{Fleet, soon};
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A prepared part.
-fn part(path: &str) -> PathBuf {
-    let path = root().join(".cache/interop").join(path);
-    assert!(path.exists(), "{} is missing: run `./dev prepare`", path.display());
-    path
-}
-
-fn everything() -> PathBuf {
-    part("npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
-}
-
-/// A server over HTTP that a test started.
-struct Started {
-    url: String,
-    _child: Child,
-}
-
-/// `server-everything` over Streamable HTTP. It tells nobody which port it got, so it gets a free one.
-async fn everything_over_http() -> Started {
-    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-    let mut child = Command::new(part("bin/node"))
-        .arg(everything())
-        .arg("streamableHttp")
-        .env("PORT", port.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let ready = async {
-        while !soon(lines.next_line()).await.unwrap().unwrap().contains("listening on port") {}
-    };
-    soon(ready).await;
-    Started { url: format!("http://127.0.0.1:{port}/mcp"), _child: child }
-}
-
-/// FastMCP over Streamable HTTP, which speaks both eras.
-async fn fastmcp() -> Started {
-    let mut child = Command::new(part("mcp2/bin/python"))
-        .arg(root().join("tests/interop/parts/fastmcp_server.py"))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = soon(lines.next_line()).await.unwrap().unwrap();
-    Started { url: line.strip_prefix("listening on ").unwrap().to_owned(), _child: child }
-}
+use crate::parts::{Started, everything, everything_over_http, fastmcp, part};
 
 /// A page on this machine, since a test asks nobody else.
 async fn page() -> String {

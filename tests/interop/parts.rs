@@ -1,0 +1,79 @@
+//! The programs that `./dev prepare` installs, and the servers among them that a test starts.
+//!
+//! Their facts stand in `tests/interop/parts/README.md`. Knows nothing of: Weir.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+
+use crate::fleet::soon;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A program of our own, which needs a part.
+pub(crate) fn script(path: &str) -> PathBuf {
+    root().join("tests/interop/parts").join(path)
+}
+
+/// A prepared part.
+pub(crate) fn part(path: &str) -> PathBuf {
+    let path = root().join(".cache/interop").join(path);
+    assert!(path.exists(), "{} is missing: run `./dev prepare`", path.display());
+    path
+}
+
+pub(crate) fn everything() -> PathBuf {
+    part("npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
+}
+
+/// A server over HTTP that a test started.
+pub(crate) struct Started {
+    pub(crate) url: String,
+    _child: Child,
+}
+
+/// `server-everything` over Streamable HTTP. It tells nobody which port it got, so it gets a free one.
+pub(crate) async fn everything_over_http() -> Started {
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let mut child = Command::new(part("bin/node"))
+        .arg(everything())
+        .arg("streamableHttp")
+        .env("PORT", port.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let ready = async {
+        while !soon(lines.next_line()).await.unwrap().unwrap().contains("listening on port") {}
+    };
+    soon(ready).await;
+    Started { url: format!("http://127.0.0.1:{port}/mcp"), _child: child }
+}
+
+/// FastMCP over Streamable HTTP, which speaks both eras.
+pub(crate) async fn fastmcp() -> Started {
+    let mut command = Command::new(part("mcp2/bin/python"));
+    announced(command.arg(script("fastmcp_server.py"))).await
+}
+
+/// A server of the TypeScript SDK v2 over Streamable HTTP, which speaks both eras.
+pub(crate) async fn sdk2() -> Started {
+    let mut command = Command::new(part("bin/node"));
+    announced(command.arg(script("sdk2_server.mjs")).arg("http")).await
+}
+
+/// Starts a server that says on stdout where it listens.
+async fn announced(command: &mut Command) -> Started {
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = soon(lines.next_line()).await.unwrap().unwrap();
+    Started { url: line.strip_prefix("listening on ").unwrap().to_owned(), _child: child }
+}

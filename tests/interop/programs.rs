@@ -1,0 +1,321 @@
+//! Clients that others wrote, as programs of their own: each in each era over each wire that it can,
+//! before one fleet.
+//!
+//! All of them do the same task, `parts/clients/task.json`, and say in one document what they saw;
+//! the document is the same for all, but for what the table here says that a client cannot show.
+//! The contract stands in `tests/interop/parts/README.md`.
+
+use std::fmt;
+use std::process::Stdio;
+use std::time::Instant;
+
+use futures::stream::{self, StreamExt};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
+
+use crate::clients::GREETING;
+use crate::fleet::{Fleet, Log, PATIENCE, example};
+use crate::parts::{fastmcp, part, script, sdk2};
+
+/// How many clients run at once: more would only take each other's time.
+const AT_ONCE: usize = 2;
+
+/// A client that others wrote, as the program that runs it.
+struct Client {
+    name: &'static str,
+    runs_on: &'static str,
+    script: &'static str,
+    speaks: &'static [(Era, &'static [Wire])],
+    /// What it cannot show, as pointers into the document.
+    lacks: &'static [&'static str],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Era {
+    Legacy,
+    Modern,
+}
+
+/// What lies between a client and Weir.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wire {
+    Http,
+    Stdio,
+    /// Over stdio to `mcp-remote`, which goes on over HTTP: in the client's era.
+    RemoteHttp,
+    /// The same, but `mcp-remote` speaks the modern era to Weir for its legacy client.
+    RemoteBridge,
+}
+
+use Era::{Legacy, Modern};
+use Wire::{Http, RemoteBridge, RemoteHttp, Stdio as Pipe};
+
+const CLIENTS: [Client; 5] = [
+    Client {
+        name: "TypeScript SDK v1",
+        runs_on: "bin/node",
+        script: "clients/sdk1.mjs",
+        speaks: &[(Legacy, &[Http, Pipe, RemoteHttp, RemoteBridge])],
+        lacks: &[],
+    },
+    Client {
+        name: "TypeScript SDK v2",
+        runs_on: "bin/node",
+        script: "clients/sdk2.mjs",
+        speaks: &[(Legacy, &[Http, Pipe]), (Modern, &[Http, Pipe, RemoteHttp])],
+        lacks: &[],
+    },
+    Client {
+        name: "Python SDK 1.x",
+        runs_on: "mcp1/bin/python",
+        script: "clients/sdk1.py",
+        speaks: &[(Legacy, &[Http, Pipe])],
+        lacks: &[],
+    },
+    Client {
+        name: "Python SDK 2.x",
+        runs_on: "mcp2/bin/python",
+        script: "clients/sdk2.py",
+        speaks: &[(Legacy, &[Http, Pipe]), (Modern, &[Http, Pipe])],
+        lacks: &[],
+    },
+    // A process for each request: it hears of nothing, asks for no progress and no completion, and walks
+    // through the pages by itself.
+    Client {
+        name: "Inspector's CLI",
+        runs_on: "bin/node",
+        script: "clients/inspector.mjs",
+        speaks: &[(Legacy, &[Http, Pipe]), (Modern, &[Http, Pipe])],
+        lacks: &[
+            "/pages",
+            "/completed",
+            "/counted/notes__slow_count/progress",
+            "/counted/tides__count/progress",
+            "/counted/weather__count/progress",
+            "/unknown/code",
+            "/after",
+        ],
+    },
+];
+
+/// A library on a folder, an example over stdio, and two real servers over HTTP: legacy and modern.
+const UPSTREAMS: [&str; 4] = ["house", "notes", "tides", "weather"];
+
+/// What the file says that a client is to hear of.
+const FAREWELL: &str = "---\ntitle: Farewell\n---\nGoodbye!\n";
+
+/// The document of a client that can show everything.
+fn expected(era: Era) -> Value {
+    let prompts = [
+        "house__greeting",
+        "notes__daily-plan",
+        "notes__summarize-notes",
+        "tides__mooring",
+        "tides__tide-table",
+        "weather__forecast",
+        "weather__greet",
+        "weather__plain",
+    ];
+    let after: Vec<_> = std::iter::once("house__farewell").chain(prompts).collect();
+    let counted = json!({ "said": "counted to 3", "progress": [1, 2, 3] });
+    json!({
+        "server": "weir",
+        "revision": match era { Legacy => "2025-11-25", Modern => "2026-07-28" },
+        "prompts": prompts,
+        // Three prompts a page.
+        "pages": 3,
+        "got": {
+            "house__greeting": ["Hello, Ada {{who}}!"],
+            "notes__summarize-notes": [
+                "Summarize what these notes say about weirs, style: brief.\n\
+                 Buy oat milk\nWater the ferns\nCall Ada about the gauge\nRead RFC 6570"
+            ],
+            "tides__tide-table": ["Make a table of the tides in Harlingen, today."],
+            "weather__forecast": ["What is the weather in Bern?", "Answer in one line."],
+        },
+        "completed": {
+            // Values that begin with what was typed come before those that hold it elsewhere.
+            "house__greeting": ["Ada", "Alan", "Grace"],
+            "tides__tide-table": ["Den Helder", "Den Oever"],
+            "weather__forecast": ["Berlin", "Bern"],
+            "note:///{id}": ["1", "2", "3", "4"],
+            "tides://{port}/now": ["Harlingen"],
+            "weather://{city}/today": ["Amsterdam", "Antwerp", "Athens"],
+        },
+        "tools": [
+            "notes__add_note",
+            "notes__add_prompt",
+            "notes__cancelled_count",
+            "notes__echo",
+            "notes__slow_count",
+            "tides__add_prompt",
+            "tides__count",
+            "tides__depth",
+            "tides__remove_prompt",
+            "weather__add",
+            "weather__add_prompt",
+            "weather__add_tool",
+            "weather__count",
+            "weather__remove_prompt",
+            "weather__remove_tool",
+        ],
+        "structured": {
+            "notes__echo": { "n": 1.5, "text": "ä" },
+            "tides__depth": { "port": "Vlissingen", "metres": 7.25 },
+            "weather__add": { "result": 5 },
+        },
+        "counted": {
+            "notes__slow_count": counted,
+            "tides__count": counted,
+            "weather__count": counted,
+        },
+        "resources": [
+            "note:///1", "note:///2", "note:///3", "note:///4", "tides://ports", "weather://cities",
+        ],
+        "templates": ["note:///{id}", "tides://{port}/now", "weather://{city}/today"],
+        "read": {
+            "note:///2": "Water the ferns",
+            "tides://Den%20Oever/now": "Den Oever: rising",
+            "weather://cities": "Amsterdam\nAntwerp\nAthens\nBerlin\nBern",
+        },
+        "unknown": { "code": -32602, "message": "Unknown prompt: house__nobody" },
+        "after": after,
+    })
+}
+
+/// Takes the member at a pointer away.
+fn without(document: &mut Value, pointer: &str) {
+    let (parent, member) = pointer.rsplit_once('/').unwrap();
+    let parent = document.pointer_mut(parent).and_then(Value::as_object_mut);
+    assert!(parent.unwrap().remove(member).is_some(), "{pointer} is no member");
+}
+
+/// One client in one era over one wire.
+struct Cell {
+    client: &'static Client,
+    era: Era,
+    wire: Wire,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{}, {:?}, {:?}", self.client.name, self.era, self.wire)
+    }
+}
+
+impl Cell {
+    fn all() -> impl Iterator<Item = Self> {
+        CLIENTS.iter().flat_map(|client| {
+            let eras = client.speaks.iter();
+            eras.flat_map(move |&(era, wires)| {
+                wires.iter().map(move |&wire| Self { client, era, wire })
+            })
+        })
+    }
+
+    /// Runs it and says in which way it saw something else than it should.
+    async fn check(&self, tides: &str, weather: &str) -> Result<(), String> {
+        let fleet = Fleet::new(&format!(
+            "[upstreams.house]\nprompts_dir = \"prompts\"\n[upstreams.notes]\ncommand = {:?}\n\
+             [upstreams.tides]\nurl = {tides:?}\n[upstreams.weather]\nurl = {weather:?}\nera = \"legacy\"\n",
+            example("legacy_stdio"),
+        ));
+        std::fs::create_dir(fleet.folder().join("prompts")).unwrap();
+        std::fs::write(fleet.folder().join("prompts/greeting.md"), GREETING).unwrap();
+        let mut expected = expected(self.era);
+        for pointer in self.client.lacks {
+            without(&mut expected, pointer);
+        }
+        let start = Instant::now();
+        let seen = tokio::time::timeout(PATIENCE, self.run(&fleet)).await;
+        println!("{self}: {:.1?}", start.elapsed());
+        match seen {
+            Err(_) => Err(format!("{self}: it takes longer than {PATIENCE:?}")),
+            Ok((seen, _)) if seen == expected => Ok(()),
+            Ok((seen, log)) => Err(format!("{self}: saw {seen:#}\nand said {log}")),
+        }
+    }
+
+    /// What the client saw, and what it and its children said on stderr.
+    async fn run(&self, fleet: &Fleet) -> (Value, String) {
+        let mut served = match self.wire {
+            Pipe => None,
+            Http | RemoteHttp | RemoteBridge => Some(fleet.serve().await),
+        };
+        let mut command =
+            self.command(fleet, served.as_ref().map(|served| served.endpoint.as_str()));
+        let mut child = command.spawn().unwrap();
+        let (mut stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut log = Log::of(child.stderr.take().unwrap());
+
+        // Over stdio Weir is a child of the client, and shares its stderr.
+        let starts_weir_each_time = self.client.name == "Inspector's CLI";
+        for upstream in UPSTREAMS {
+            match &mut served {
+                Some(served) => _ = served.logged("listed", upstream).await,
+                None if starts_weir_each_time => {}
+                None => _ = log.logged("listed", upstream).await,
+            }
+        }
+        stdin.write_all(b"go\n").await.unwrap();
+
+        let mut lines = BufReader::new(stdout).lines();
+        let talk = async {
+            let mut seen = Value::Null;
+            while let Some(line) = lines.next_line().await.unwrap() {
+                if line == "waiting for a change" {
+                    std::fs::write(fleet.folder().join("prompts/farewell.md"), FAREWELL).unwrap();
+                } else {
+                    seen = serde_json::from_str(&line).unwrap();
+                }
+            }
+            seen
+        };
+        let (seen, log, status) = tokio::join!(talk, log.to_its_end(), child.wait());
+        assert!(status.unwrap().success(), "{self}: {log}");
+        if let Some(served) = served {
+            assert!(served.stop().await, "{self}: Weir ends badly");
+        }
+        (seen, log)
+    }
+
+    fn command(&self, fleet: &Fleet, endpoint: Option<&str>) -> Command {
+        let Client { runs_on, script: path, .. } = self.client;
+        let mut command = Command::new(part(runs_on));
+        command.arg(script(path)).arg("--era");
+        command.arg(match self.era {
+            Legacy => "legacy",
+            Modern => "modern",
+        });
+        match (self.wire, endpoint) {
+            (Http, Some(endpoint)) => command.args(["--wire", "http", endpoint]),
+            (RemoteHttp | RemoteBridge, Some(endpoint)) => {
+                command.args(["--wire", "stdio"]).arg(part("bin/node"));
+                command.arg(part("npm/node_modules/mcp-remote/dist/proxy.js")).arg(endpoint);
+                let era = if self.wire == RemoteBridge { "auto" } else { "legacy" };
+                command.args(["--transport", "http-only", "--protocol", era])
+            }
+            _ => command
+                .args(["--wire", "stdio", env!("CARGO_BIN_EXE_weir"), "stdio"])
+                .args(["--config", "weir.toml"]),
+        };
+        // What they keep for the next time is kept here; they ask nobody whether they are the newest.
+        command.env("HOME", fleet.folder()).env("MCP_REMOTE_CONFIG_DIR", fleet.folder());
+        command.current_dir(fleet.folder()).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+#[tokio::test]
+async fn every_client_sees_the_same_fleet_in_every_era_and_over_every_wire() {
+    let (tides, weather) = tokio::join!(sdk2(), fastmcp());
+    let checks = stream::iter(Cell::all()).map(|cell| {
+        let (tides, weather) = (&tides.url, &weather.url);
+        async move { cell.check(tides, weather).await }
+    });
+    let results: Vec<_> = checks.buffer_unordered(AT_ONCE).collect().await;
+    let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+    assert!(failed.is_empty(), "{} of the clients:\n{}", failed.len(), failed.join("\n"));
+}
