@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
@@ -76,4 +76,28 @@ async fn announced(command: &mut Command) -> Started {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let line = soon(lines.next_line()).await.unwrap().unwrap();
     Started { url: line.strip_prefix("listening on ").unwrap().to_owned(), _child: child }
+}
+
+/// A page on this machine, since a test asks nobody else.
+pub(crate) async fn page() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::task::spawn_local(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 4096];
+            let read = stream.read(&mut head).await.unwrap_or(0);
+            let robots = head[..read].starts_with(b"GET /robots.txt");
+            let (status, body) = if robots {
+                ("404 Not Found", "")
+            } else {
+                ("200 OK", "<p>a weir holds water back</p>")
+            };
+            let reply = format!(
+                "HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            let _ = stream.write_all(reply.as_bytes()).await;
+        }
+    });
+    format!("http://{address}/")
 }

@@ -7,37 +7,11 @@ use rmcp::model::{
     ReadResourceRequestParams, Reference, SubscriptionFilter,
 };
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::clients::{Client, Listener, legacy, modern, object, over_http};
 use crate::fleet::{Fleet, soon};
-use crate::parts::{Started, everything, everything_over_http, fastmcp, part};
-
-/// A page on this machine, since a test asks nobody else.
-async fn page() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::task::spawn_local(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut head = [0; 4096];
-            let read = stream.read(&mut head).await.unwrap_or(0);
-            let robots = head[..read].starts_with(b"GET /robots.txt");
-            let (status, body) = if robots {
-                ("404 Not Found", "")
-            } else {
-                ("200 OK", "<p>a weir holds water back</p>")
-            };
-            let reply = format!(
-                "HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-                body.len()
-            );
-            let _ = stream.write_all(reply.as_bytes()).await;
-        }
-    });
-    format!("http://{address}/")
-}
+use crate::parts::{Started, everything, everything_over_http, fastmcp, page, part, script, sdk2};
 
 fn arguments(name: &'static str, arguments: Value) -> CallToolRequestParams {
     CallToolRequestParams::new(name).with_arguments(object(arguments))
@@ -195,26 +169,38 @@ async fn real_servers_of_both_eras_work_beside_a_broken_one() {
 #[tokio::test]
 async fn a_real_servers_change_reaches_clients_of_both_eras_whatever_era_the_server_is_spoken_to_in()
  {
-    for era in ["legacy", "modern"] {
-        let server = fastmcp().await;
-        let url = &server.url;
-        let fleet = Fleet::new(&format!("[upstreams.weather]\nurl = {url:?}\nera = {era:?}\n"));
+    let (python, typescript) = (fastmcp().await, sdk2().await);
+    let stdio = format!(
+        "command = {:?}\nargs = [{:?}, \"stdio\"]",
+        part("bin/node"),
+        script("sdk2_server.mjs"),
+    );
+    for (server, era) in [
+        (format!("url = {:?}", python.url), "legacy"),
+        (format!("url = {:?}", python.url), "modern"),
+        (stdio.clone(), "legacy"),
+        (stdio, "modern"),
+        // To a legacy client over HTTP this SDK tells nothing.
+        (format!("url = {:?}", typescript.url), "modern"),
+    ] {
+        let fleet = Fleet::new(&format!("[upstreams.real]\n{server}\nera = {era:?}\n"));
         let mut served = fleet.serve().await;
-        served.logged("listed", "weather").await;
+        served.logged("listed", "real").await;
         let (old_ear, new_ear) = (Listener::default(), Listener::default());
         let old = over_http(&served, legacy(), &old_ear).await;
         let new = over_http(&served, modern(), &new_ear).await;
         let filter = SubscriptionFilter::builder().prompts_list_changed().build();
         let mut changes = soon(new.listen(filter)).await.unwrap();
 
-        call(&new, "weather__add_prompt", json!({ "name": "storm" })).await;
+        call(&new, "real__add_prompt", json!({ "name": "storm" })).await;
 
         soon(old_ear.prompts_changed.notified()).await;
         assert!(soon(changes.next()).await.unwrap().is_some());
         for client in [&old, &new] {
-            let text = prompt(client, "weather__storm", json!({ "topic": "wind" })).await;
+            let text = prompt(client, "real__storm", json!({ "topic": "wind" })).await;
             assert_eq!(text, "storm: wind");
         }
+        call(&new, "real__remove_prompt", json!({ "name": "storm" })).await;
         assert!(served.stop().await);
     }
 }
