@@ -101,7 +101,7 @@ impl Log {
     }
 
     /// Reads it to its end, so that its pipe never fills, and hands out all of it.
-    pub(crate) async fn to_its_end(mut self) -> String {
+    pub(crate) async fn rest(mut self) -> String {
         while let Ok(Some(line)) = self.lines.next_line().await {
             self.seen.push(line);
         }
@@ -129,7 +129,7 @@ impl Served {
         let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         // Its log must not fill the pipe while it stops.
-        let drain = self.log.to_its_end();
+        let drain = self.log.rest();
         let (status, _) = soon(async { tokio::join!(self.child.wait(), drain) }).await;
         status.unwrap().success()
     }

@@ -10,5 +10,6 @@ mod direct;
 mod fleet;
 mod numbers;
 mod parts;
+mod pipe;
 mod programs;
 mod servers;

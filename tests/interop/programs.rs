@@ -31,12 +31,6 @@ struct Client {
     lacks: &'static [&'static str],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Era {
-    Legacy,
-    Modern,
-}
-
 /// What lies between a client and Weir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wire {
@@ -48,7 +42,7 @@ enum Wire {
     RemoteBridge,
 }
 
-use Era::{Legacy, Modern};
+use crate::pipe::Era::{self, Legacy, Modern};
 use Wire::{Http, RemoteBridge, RemoteHttp, Stdio as Pipe};
 
 const CLIENTS: [Client; 5] = [
@@ -272,7 +266,7 @@ impl Cell {
             }
             seen
         };
-        let (seen, log, status) = tokio::join!(talk, log.to_its_end(), child.wait());
+        let (seen, log, status) = tokio::join!(talk, log.rest(), child.wait());
         assert!(status.unwrap().success(), "{self}: {log}");
         if let Some(served) = served {
             assert!(served.stop().await, "{self}: Weir ends badly");
