@@ -98,7 +98,7 @@ impl Config {
     /// Reads the sections in the order in which they need each other; the warnings are left to the caller.
     fn read(root: &Table<'_>, folder: &Path, options: &Options) -> Self {
         let server = root.table("server", sections::server);
-        let protocol = root.table("protocol", sections::protocol);
+        let protocol = root.table("protocol", |t| sections::protocol(t, &server));
         let upstreams = upstreams::read(root, folder);
         let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
         let (roles, clients) = access::roles_and_clients(root, &upstreams.names);

@@ -14,6 +14,7 @@
 mod answer;
 mod batch;
 mod calls;
+mod conversation;
 mod encode;
 pub mod era;
 pub mod http;
@@ -36,6 +37,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::gateway::Gateway;
 use era::Versions;
+use http::pair::Pairs;
 use origin::{AllowedHost, Origin};
 use session::Sessions;
 use streams::Streams;
@@ -57,6 +59,11 @@ pub struct Settings {
     pub max_reply: usize,
     /// The revisions that are served.
     pub versions: Versions,
+    /// Whether the deprecated HTTP+SSE pair is served beside the endpoint.
+    pub legacy_sse: bool,
+    /// What stands before the paths where clients reach them, if a proxy puts something there: empty,
+    /// or a path without a slash at its end.
+    pub public_prefix: String,
     /// How long a legacy session may be idle.
     pub session_ttl: Duration,
     /// How often a comment keeps a silent stream alive.
@@ -87,6 +94,8 @@ impl Default for Settings {
             max_body: MAX_BODY_BYTES,
             max_reply: MAX_REPLY_BYTES,
             versions: Versions::default(),
+            legacy_sse: false,
+            public_prefix: String::new(),
             session_ttl: SESSION_TTL,
             sse_keepalive: SSE_KEEPALIVE,
             max_connections: MAX_CONNECTIONS,
@@ -105,6 +114,8 @@ pub struct Door {
     gateway: Arc<Gateway>,
     settings: Settings,
     sessions: Sessions,
+    /// The clients of the HTTP+SSE pair.
+    pairs: Pairs,
     streams: Streams,
     /// Every task of this room runs on it, so that a drain can wait for them.
     tasks: TaskTracker,
@@ -122,12 +133,13 @@ impl Door {
     ) -> Arc<Self> {
         let sessions = Sessions::new(settings.session_ttl, settings.sessions_per_principal);
         let streams = Streams::new(settings.streams_per_client);
-        Arc::new(Self { gateway, settings, sessions, streams, tasks, stop })
+        let pairs = Pairs::default();
+        Arc::new(Self { gateway, settings, sessions, pairs, streams, tasks, stop })
     }
 
     /// How many legacy sessions are open.
     pub fn sessions(&self) -> usize {
-        self.sessions.len()
+        self.sessions.len() + self.pairs.len()
     }
 }
 

@@ -155,6 +155,12 @@ pub fn write_message(data: &[u8]) -> Bytes {
     out.freeze()
 }
 
+/// Writes an event of another kind. `name` and `data` must stand on one line each.
+pub fn write_event(name: &str, data: &str) -> Bytes {
+    debug_assert!(!name.contains(['\n', '\r']) && !data.contains(['\n', '\r']), "one line each");
+    format!("event: {name}\ndata: {data}\n\n").into()
+}
+
 /// What stands before an event's data.
 pub const MESSAGE_HEAD: &[u8] = b"event: message\ndata: ";
 
@@ -207,6 +213,13 @@ mod tests {
     fn an_event_over_the_limit_is_an_error() {
         let mut reader = Reader::new(10);
         assert_eq!(reader.feed(b"data: 0123456789"), Err(TooLarge(10)));
+    }
+
+    #[test]
+    fn an_event_of_a_kind_is_read_as_that_kind() {
+        let written = write_event("endpoint", "/messages?x=1");
+        let event = Event { name: "endpoint".into(), ..data("/messages?x=1") };
+        assert_eq!(read(&String::from_utf8_lossy(&written), 5), [event]);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! The configuration is checked already: what is parsed here again cannot fail.
 
+use hyper::Uri;
+
 use crate::downstream::era::Versions;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
@@ -91,10 +93,20 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         max_body: server.max_body,
         max_connections: server.max_connections,
         versions: Versions::new(versions).expect(CHECKED),
+        legacy_sse: protocol.legacy_sse,
+        public_prefix: public_prefix(server),
         session_ttl: protocol.session_ttl,
         sse_keepalive: protocol.sse_keepalive,
         ..downstream::Settings::default()
     }
+}
+
+/// What a proxy puts before our paths: the path of the public URL, which may be told with or without the
+/// endpoint's own at its end.
+fn public_prefix(server: &config::Server) -> String {
+    let path = server.public_url.as_ref().map(Uri::path).unwrap_or_default();
+    let prefix = path.strip_suffix(&server.path).unwrap_or(path);
+    prefix.trim_end_matches('/').to_owned()
 }
 
 fn source(source: &config::Source) -> upstream::Source {
@@ -146,12 +158,14 @@ mod tests {
     const UNUSUAL: &str = r#"
 [server]
 path = "/x"
+public_url = "https://mcp.lan/weir/x"
 allowed_hosts = ["weir.lan"]
 allowed_origins = ["https://app.lan"]
 max_body = "1MiB"
 max_connections = 11
 [protocol]
 versions = ["2025-06-18"]
+legacy_sse = true
 session_ttl = "12s"
 sse_keepalive = "13s"
 page_size = 14
@@ -247,11 +261,32 @@ limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
     fn every_key_of_the_doors_reaches_them() {
         let settings = downstream(&config());
         assert_eq!((settings.path.as_str(), settings.loopback), ("/x", true));
-        assert_eq!(settings.allowed_hosts, ["weir.lan".parse().expect("a host")]);
+        let hosts = ["weir.lan", "mcp.lan"].map(|host| host.parse().expect("a host"));
+        assert_eq!(settings.allowed_hosts, hosts);
         assert_eq!(settings.allowed_origins, ["https://app.lan".parse().expect("an origin")]);
         assert_eq!((settings.max_body, settings.max_connections), (1 << 20, 11));
         assert!(settings.versions.has(Revision::V2025_06_18) && !settings.versions.has_modern());
+        assert_eq!((settings.legacy_sse, settings.public_prefix.as_str()), (true, "/weir"));
         let times = [settings.session_ttl, settings.sse_keepalive];
         assert_eq!(times, [12, 13].map(Duration::from_secs));
+    }
+
+    #[test]
+    fn the_public_url_says_what_stands_before_the_paths() {
+        for (url, expected) in [
+            ("https://a", ""),
+            ("https://a/", ""),
+            ("https://a/mcp", ""),
+            ("https://a/weir", "/weir"),
+            ("https://a/weir/", "/weir"),
+            ("https://a/weir/mcp", "/weir"),
+            ("https://a/b/weir/mcp", "/b/weir"),
+            ("https://a/xmcp", "/xmcp"),
+        ] {
+            let public_url = Some(Uri::from_static(url));
+            let server = config::Server { public_url, ..config::Server::default() };
+            assert_eq!(public_prefix(&server), expected, "{url}");
+        }
+        assert_eq!(public_prefix(&config::Server::default()), "");
     }
 }

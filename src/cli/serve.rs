@@ -35,7 +35,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
 
     let app = App::open(&config, Arc::new(Host::new()));
     app.spawn_door(http::accept_loop(listener, Arc::clone(app.door())));
-    info!(%endpoint, upstreams = config.upstreams.len(), "ready");
+    let sse = config.protocol.legacy_sse.then(|| format!("http://{address}{}", http::STREAM_PATH));
+    info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");
     if demo.is_some() {
         // Below the lines that tell of its upstreams.
         app.gateway().listed().await;

@@ -9,6 +9,8 @@ use hyper::http::uri::Authority;
 use super::file::Table;
 use super::report::{Complaint, did_you_mean};
 use super::value;
+use crate::downstream::http::{MESSAGES_PATH, STREAM_PATH};
+use crate::mcp::revision::{Era, Revision};
 
 // === Server ===
 
@@ -97,6 +99,9 @@ fn host_header(url: &Uri) -> Option<String> {
 pub struct Protocol {
     /// The revisions to serve, newest first; never empty, and all of them known.
     pub versions: Vec<String>,
+    /// Whether the deprecated HTTP+SSE pair is served beside the endpoint; then a legacy revision is among
+    /// `versions`, and the endpoint's path is none of the pair's.
+    pub legacy_sse: bool,
     /// How long a legacy session may be idle.
     pub session_ttl: Duration,
     /// How often a silent stream gets a comment.
@@ -109,6 +114,7 @@ impl Default for Protocol {
     fn default() -> Self {
         Self {
             versions: VERSIONS.map(str::to_owned).to_vec(),
+            legacy_sse: false,
             session_ttl: Duration::from_mins(30),
             sse_keepalive: Duration::from_secs(15),
             page_size: 200,
@@ -116,7 +122,7 @@ impl Default for Protocol {
     }
 }
 
-pub(super) fn protocol(t: &Table<'_>) -> Protocol {
+pub(super) fn protocol(t: &Table<'_>, server: &Server) -> Protocol {
     let default = Protocol::default();
     let mut versions = t.list("versions", |v| {
         let version = value::string(v)?;
@@ -144,11 +150,33 @@ pub(super) fn protocol(t: &Table<'_>) -> Protocol {
             Complaint::new("no revision is left to speak", "name one, or remove the key for all"),
         );
     }
+    let versions = versions.unwrap_or(default.versions);
+    let legacy_sse = t.read("legacy_sse", value::boolean).unwrap_or(default.legacy_sse);
+    if legacy_sse {
+        check_pair(t, &versions, &server.path);
+    }
     Protocol {
-        versions: versions.unwrap_or(default.versions),
+        versions,
+        legacy_sse,
         session_ttl: t.read("session_ttl", value::duration).unwrap_or(default.session_ttl),
         sse_keepalive: t.read("sse_keepalive", value::duration).unwrap_or(default.sse_keepalive),
         page_size: t.read("page_size", value::count(1..=10_000)).unwrap_or(default.page_size),
+    }
+}
+
+/// Objects to what leaves the HTTP+SSE pair without a revision to speak or without a path of its own.
+fn check_pair(t: &Table<'_>, versions: &[String], path: &str) {
+    let is_legacy =
+        |text: &String| text.parse::<Revision>().is_ok_and(|one| one.era() == Era::Legacy);
+    // An empty list has been objected to already.
+    if !versions.is_empty() && !versions.iter().any(is_legacy) {
+        let what = "no revision in `versions` is spoken over HTTP+SSE";
+        let remedy = "add one before 2026-07-28 to `versions`, or remove this key";
+        t.object("legacy_sse", Complaint::new(what, remedy));
+    }
+    if [STREAM_PATH, MESSAGES_PATH].contains(&path) {
+        let what = format!("server.path is {path:?}, which is a path of HTTP+SSE");
+        t.object("legacy_sse", Complaint::new(what, "set another server.path, or remove this key"));
     }
 }
 

@@ -58,7 +58,8 @@ impl Calls {
     }
 
     /// How many are open.
-    pub(super) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.lock().len()
     }
 

@@ -9,6 +9,8 @@ mod body;
 mod detach;
 mod endpoint;
 mod head;
+mod incoming;
+pub(super) mod pair;
 mod streams;
 mod wire;
 
@@ -28,6 +30,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 use super::Door;
+pub use pair::{MESSAGES_PATH, STREAM_PATH};
 use wire::Wire;
 
 /// Accepts connections until the house closes, and serves each on a task of its own.

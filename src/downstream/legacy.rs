@@ -70,6 +70,21 @@ pub(super) fn initialize(
     Ok((peer, result.to_bytes()))
 }
 
+/// Answers a request ahead of `initialize`; `hint` says what to do first.
+pub(super) fn unopened(request: &Request, hint: &str) -> Answer {
+    let Request { id, method, .. } = request;
+    if &**method == "ping" {
+        return Answer::result(id, b"{}");
+    }
+    // A client that asks first which era is spoken here has to hear that it is not the modern one.
+    let known = Kind::of_list_method(method).is_some() || Method::of(method).is_some();
+    let refused = match known {
+        true => Refused::new(StatusCode::BAD_REQUEST, code::INVALID_REQUEST, hint),
+        false => encode::unknown_method(StatusCode::OK, method),
+    };
+    Answer::refused(Some(id), &refused)
+}
+
 /// Starts to answer a request; `calls` is where its client can cancel it.
 pub(super) fn serve(
     guest: &Guest,

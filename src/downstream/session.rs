@@ -3,7 +3,8 @@
 //! Promises: an id is 256 random bits, good only with the credentials of the principal that opened it;
 //! unknown, ended and somebody else's look the same. A principal has a bounded number of them, of which
 //! the one that has been idle longest goes first; one with a call or a stream open is not idle. The end
-//! of a session cancels its calls and closes its stream.
+//! of a session cancels its calls and closes its stream. A session of the HTTP+SSE pair, whose life is its
+//! stream's, has a [`Seat`] among them.
 //!
 //! Knows nothing of: HTTP, and what is said in a session.
 
@@ -28,9 +29,16 @@ pub(super) const HEADER: &str = "mcp-session-id";
 /// All sessions.
 pub(super) struct Sessions {
     by_id: DashMap<Box<str>, Arc<Session>>,
-    by_principal: DashMap<Principal, Vec<Arc<Session>>>,
+    by_principal: Arc<DashMap<Principal, Own>>,
     ttl: Duration,
     limit: usize,
+}
+
+/// What a principal has.
+#[derive(Default)]
+struct Own {
+    sessions: Vec<Arc<Session>>,
+    seats: usize,
 }
 
 /// One session.
@@ -67,13 +75,19 @@ pub(super) struct Primary {
     _in_use: InUse,
 }
 
+/// A place among the sessions of a principal, for one that is kept elsewhere; it returns when dropped.
+pub(super) struct Seat {
+    by_principal: Arc<DashMap<Principal, Own>>,
+    principal: Principal,
+}
+
 /// Every session of this principal is busy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
 impl Sessions {
     pub(super) fn new(ttl: Duration, limit: usize) -> Self {
-        Self { by_id: DashMap::new(), by_principal: DashMap::new(), ttl, limit }
+        Self { by_id: DashMap::new(), by_principal: Arc::default(), ttl, limit }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -87,9 +101,7 @@ impl Sessions {
         peer: Peer,
         listen: Listen,
     ) -> Result<Arc<Session>, TooMany> {
-        let mut bytes = [0_u8; ID_BYTES];
-        getrandom::fill(&mut bytes).expect("the system has random numbers");
-        let id: Box<str> = URL_SAFE_NO_PAD.encode(bytes).into();
+        let id = new_id();
         let end = CancellationToken::new();
         let session = Arc::new(Session {
             id: id.clone(),
@@ -102,15 +114,28 @@ impl Sessions {
             usage: Mutex::new(Usage { active: 0, idle_since: Instant::now() }),
         });
         let mut own = self.by_principal.entry(principal.clone()).or_default();
-        let evicted = if own.len() < self.limit { None } else { Some(longest_idle(&own)?) };
-        if let Some(at) = evicted {
-            let evicted = own.swap_remove(at);
+        self.make_room(&mut own)?;
+        own.sessions.push(Arc::clone(&session));
+        self.by_id.insert(id, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Takes a place for a session that is never idle, and ends the longest idle one if there are too
+    /// many.
+    pub(super) fn seat(&self, principal: &Principal) -> Result<Seat, TooMany> {
+        let mut own = self.by_principal.entry(principal.clone()).or_default();
+        self.make_room(&mut own)?;
+        own.seats += 1;
+        Ok(Seat { by_principal: Arc::clone(&self.by_principal), principal: principal.clone() })
+    }
+
+    fn make_room(&self, own: &mut Own) -> Result<(), TooMany> {
+        if own.sessions.len() + own.seats >= self.limit {
+            let evicted = own.sessions.swap_remove(longest_idle(&own.sessions)?);
             self.by_id.remove(&evicted.id);
             evicted.end.cancel();
         }
-        own.push(Arc::clone(&session));
-        self.by_id.insert(id, Arc::clone(&session));
-        Ok(session)
+        Ok(())
     }
 
     /// Finds a principal's session and keeps it from being idle.
@@ -130,7 +155,7 @@ impl Sessions {
     pub(super) fn end(&self, session: &Session) {
         self.by_id.remove(&session.id);
         if let Some(mut own) = self.by_principal.get_mut(&session.principal) {
-            own.retain(|other| other.id != session.id);
+            own.sessions.retain(|other| other.id != session.id);
         }
         self.by_principal.remove_if(&session.principal, |_, own| own.is_empty());
         session.end.cancel();
@@ -152,12 +177,34 @@ impl Sessions {
     }
 }
 
+/// An id that nobody can guess.
+pub(super) fn new_id() -> Box<str> {
+    let mut bytes = [0_u8; ID_BYTES];
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
+    URL_SAFE_NO_PAD.encode(bytes).into()
+}
+
 fn longest_idle(sessions: &[Arc<Session>]) -> Result<usize, TooMany> {
     let idle = sessions.iter().enumerate().filter_map(|(at, session)| {
         let usage = session.usage();
         (usage.active == 0).then_some((usage.idle_since, at))
     });
     idle.min().map(|(_, at)| at).ok_or(TooMany)
+}
+
+impl Own {
+    fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.seats == 0
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(mut own) = self.by_principal.get_mut(&self.principal) {
+            own.seats -= 1;
+        }
+        self.by_principal.remove_if(&self.principal, |_, own| own.is_empty());
+    }
 }
 
 impl Session {

@@ -14,6 +14,8 @@ pub(crate) enum Wire {
     Stdio,
     /// Streamable HTTP.
     Http,
+    /// The deprecated HTTP+SSE pair.
+    Sse,
 }
 
 /// What one side speaks.
@@ -43,9 +45,14 @@ pub(crate) const MODERN_STDIO: Side = SIDES[1];
 pub(crate) const LEGACY_HTTP: Side = SIDES[2];
 pub(crate) const LEGACY_STDIO: Side = SIDES[3];
 
+pub(crate) const LEGACY_SSE: Side = Side::new(Revision::NEWEST_LEGACY, Wire::Sse);
+
+/// Every side of a client.
+pub(crate) const CLIENTS: [Side; 5] = [SIDES[0], SIDES[1], SIDES[2], SIDES[3], LEGACY_SSE];
+
 /// Every client's side with every upstream's.
 pub(crate) fn matrix() -> impl Iterator<Item = Cell> {
-    SIDES
+    CLIENTS
         .into_iter()
         .flat_map(|client| SIDES.into_iter().map(move |upstream| Cell { client, upstream }))
 }

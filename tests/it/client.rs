@@ -1,4 +1,4 @@
-//! Raw clients of every revision over both wires: they send bytes and hand bytes back.
+//! Raw clients of every revision over every wire: they send bytes and hand bytes back.
 //!
 //! A [`Client`] has made its era's introductions. [`Client::start`] sends a request and returns the
 //! [`Exchange`] that it opens; [`Client::request`] waits for its [`Reply`]. Whatever comes back is kept
@@ -7,6 +7,7 @@
 //! Knows nothing of: the house, and what the methods mean.
 
 mod http;
+mod pair;
 mod stdio;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,9 +22,9 @@ use weir::mcp::kind::{Kind, Topic};
 use weir::mcp::meta;
 use weir::rpc::{self, Id};
 
-use crate::cell::Side;
+use crate::cell::{Side, Wire};
 use crate::upstream::PATIENCE;
-pub(crate) use http::{AUTHORITY, Http, HttpReply, set};
+pub(crate) use http::{AUTHORITY, Exchange as HttpExchange, Http, HttpReply, set};
 pub(crate) use stdio::Stdio;
 
 /// How long a silence has to be before it counts as one.
@@ -42,6 +43,7 @@ pub(crate) struct Client {
 /// A client's wire.
 pub(crate) enum Wired {
     Http(Http),
+    /// And the HTTP+SSE pair, which has one incoming stream for everything, too.
     Stdio(Stdio),
 }
 
@@ -87,10 +89,10 @@ impl Client {
 
     /// A client that has said nothing yet.
     pub(crate) fn silent(side: Side, open: Open, key: Option<&str>, tasks: &TaskTracker) -> Self {
-        let wire = if side.is_http() {
-            Wired::Http(Http::new(side, open, key, tasks))
-        } else {
-            Wired::Stdio(Stdio::new(open(), tasks))
+        let wire = match side.wire {
+            Wire::Http => Wired::Http(Http::new(side, open, key, tasks)),
+            Wire::Stdio => Wired::Stdio(Stdio::new(open(), tasks)),
+            Wire::Sse => Wired::Stdio(pair::open(Http::new(side, open, key, tasks), tasks)),
         };
         Self { side, wire, numbers: AtomicU64::new(1) }
     }

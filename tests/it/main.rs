@@ -13,6 +13,7 @@ mod limits;
 mod listing;
 mod origins;
 mod paging;
+mod pair;
 mod policy;
 mod progress;
 mod retrying;

@@ -206,7 +206,9 @@ async fn both_eras_are_served_on_one_endpoint_and_one_stdio() {
         let client = world.client(Side::new(Revision::NEWEST_LEGACY, wire)).await;
         let modern = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}"#;
         let result = match wire {
-            Wire::Stdio => client.request("prompts/list", modern).await.result().to_owned(),
+            Wire::Stdio | Wire::Sse => {
+                client.request("prompts/list", modern).await.result().to_owned()
+            }
             Wire::Http => {
                 let http = client.http();
                 let mut headers = http.headers("prompts/list", modern);

@@ -23,7 +23,7 @@ use weir::app::App;
 use weir::config::{Config, Options};
 use weir::upstream::dial::{Child, Command, Dial, Stream};
 
-use crate::cell::{Cell, MODERN_HTTP, Side, matrix};
+use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Wire, matrix};
 use crate::client::{Client, Open};
 use crate::upstream::{Script, Upstream};
 
@@ -56,10 +56,19 @@ pub(crate) async fn everywhere(
 ) {
     for cell in matrix() {
         let named = Named(cell);
-        let world = World::start(scripts(cell.upstream), config).await;
+        let pair = if cell.client == LEGACY_SSE { with_pair(config) } else { config.to_owned() };
+        let world = World::start(scripts(cell.upstream), &pair).await;
         test(&world, cell).await;
         world.close().await;
         drop(named);
+    }
+}
+
+/// The configuration with the HTTP+SSE pair switched on.
+pub(crate) fn with_pair(config: &str) -> String {
+    match config.split_once("[protocol]") {
+        Some((before, rest)) => format!("{before}[protocol]\nlegacy_sse = true{rest}"),
+        None => format!("[protocol]\nlegacy_sse = true\n{config}"),
     }
 }
 
@@ -113,6 +122,11 @@ impl World {
         self.upstreams.values().map(Upstream::requests).sum()
     }
 
+    /// How many legacy sessions over HTTP are open.
+    pub(crate) fn sessions(&self) -> usize {
+        self.app.door().sessions()
+    }
+
     /// A client without credentials.
     pub(crate) async fn client(&self, side: Side) -> Client {
         Client::open(side, self.way_in(side, "local"), None, &self.tasks).await
@@ -155,7 +169,7 @@ impl World {
         Arc::new(move || {
             let (ours, theirs) = tokio::io::duplex(PIPE);
             let door = Arc::clone(&door);
-            if side.is_http() {
+            if side.wire != Wire::Stdio {
                 let peer = SocketAddr::from(([127, 0, 0, 1], 50_000));
                 tasks.spawn(weir::downstream::http::serve_connection(door, theirs, Some(peer)));
             } else {

@@ -614,6 +614,35 @@ limits.max_pages = 3
 }
 
 #[test]
+fn http_sse_needs_a_revision_and_paths_of_its_own() {
+    let drawn = mistakes(
+        r#"[server]
+path = "/messages"
+[protocol]
+versions = ["2026-07-28"]
+legacy_sse = true
+[upstreams.house]
+prompts_dir = "p"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: protocol.legacy_sse: no revision in `versions` is spoken over HTTP+SSE
+     --> weir.toml:5:14
+      |
+    5 | legacy_sse = true
+      |              ^^^^ add one before 2026-07-28 to `versions`, or remove this key
+
+    error: protocol.legacy_sse: server.path is "/messages", which is a path of HTTP+SSE
+     --> weir.toml:5:14
+      |
+    5 | legacy_sse = true
+      |              ^^^^ set another server.path, or remove this key
+    "#);
+    let fine = "[server]\npath = \"/sse\"\n[protocol]\nversions = [\"2026-07-28\"]\n";
+    assert!(!config(&format!("{fine}{HOUSE}")).protocol.legacy_sse, "by default it is not served");
+}
+
+#[test]
 fn a_network_address_that_no_host_leads_to_is_a_warning() {
     let drawn = warnings(
         r#"[server]

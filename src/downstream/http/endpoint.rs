@@ -8,12 +8,11 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, HeaderName, HeaderValue};
+use hyper::body::Incoming;
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use tracing::debug;
@@ -21,12 +20,16 @@ use tracing::debug;
 use super::body::{self, Reply};
 use super::detach::Detached;
 use super::head;
+use super::incoming::{closing, read};
+use super::pair;
 use super::streams;
 use super::wire::Busy;
-use crate::downstream::answer::{Answer, Call, Refused};
+use crate::downstream::answer::{Answer, Call};
 use crate::downstream::modern::Exchange;
 use crate::downstream::session::{self, InUse};
-use crate::downstream::{Door, batch, encode, era, legacy, modern, modern_headers, origin};
+use crate::downstream::{
+    Door, Settings, batch, encode, era, legacy, modern, modern_headers, origin,
+};
 use crate::gateway::Guest;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{self, Message};
@@ -40,11 +43,19 @@ pub(super) async fn answer(
 ) -> Reply {
     let (parts, incoming) = request.into_parts();
     let mut reply = match admit(&door, &parts) {
-        Ok(guest) => match parts.method {
+        Ok((Path::Endpoint, guest)) => match parts.method {
             Method::POST => post(&door, &guest, &parts.headers, incoming, gone).await,
             Method::GET => get(&door, &guest, &parts.headers, gone).await,
             Method::DELETE => delete(&door, &guest, &parts.headers),
             _ => body::wrong_method("POST, GET, DELETE"),
+        },
+        Ok((Path::PairStream, guest)) => match parts.method {
+            Method::GET => pair::open(&door, guest, &parts.headers, gone).await,
+            _ => body::wrong_method("GET"),
+        },
+        Ok((Path::PairMessages, guest)) => match parts.method {
+            Method::POST => pair::post(&door, &guest, &parts, incoming).await,
+            _ => body::wrong_method("POST"),
         },
         Err(reply) => *reply,
     };
@@ -52,25 +63,45 @@ pub(super) async fn answer(
     reply
 }
 
-fn admit(door: &Door, parts: &Parts) -> Result<Guest, Box<Reply>> {
+/// What there is.
+enum Path {
+    /// Streamable HTTP, of every revision.
+    Endpoint,
+    /// The stream of the HTTP+SSE pair.
+    PairStream,
+    /// Where the messages of its clients go.
+    PairMessages,
+}
+
+impl Path {
+    fn find(settings: &Settings, path: &str) -> Option<Self> {
+        match path {
+            path if path == settings.path => Some(Self::Endpoint),
+            pair::STREAM_PATH if settings.legacy_sse => Some(Self::PairStream),
+            pair::MESSAGES_PATH if settings.legacy_sse => Some(Self::PairMessages),
+            _ => None,
+        }
+    }
+}
+
+fn admit(door: &Door, parts: &Parts) -> Result<(Path, Guest), Box<Reply>> {
     let settings = &door.settings;
     origin::check(settings, &parts.uri, &parts.headers)
         .map_err(|stranger| body::refusal(StatusCode::FORBIDDEN, &stranger.to_string()))?;
-    if parts.uri.path() != settings.path {
-        return Err(body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path").into());
-    }
+    let path = Path::find(settings, parts.uri.path())
+        .ok_or_else(|| body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
     if door.stop.is_cancelled() {
         let text = "shutting down; connect again";
         return Err(closing(body::refusal(StatusCode::SERVICE_UNAVAILABLE, text)).into());
     }
     let credentials = head::credentials(&parts.headers)
         .ok_or_else(|| body::unauthorized("the Authorization header must hold one bearer token"))?;
-    let entered = door.gateway.enter(credentials);
-    Ok(entered.map_err(|refusal| {
+    let guest = door.gateway.enter(credentials).map_err(|refusal| {
         // Why is the operator's to know: a client learns no more than that it was refused.
         debug!(%refusal, "a client is not let in");
         body::unauthorized("a valid key is needed: send it as `Authorization: Bearer <key>`")
-    })?)
+    })?;
+    Ok((path, guest))
 }
 
 // === POST ===
@@ -233,36 +264,6 @@ fn outlasting(door: &Door, session: InUse, call: Call) -> Call {
     Call { answer: answer.boxed(), progress: call.progress }
 }
 
-/// Reads a body in bounded space and time.
-async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, Box<Reply>> {
-    let limit = door.settings.max_body;
-    let too_large = || {
-        let refused = encode::too_large("the client", limit);
-        let refused = Refused { status: StatusCode::PAYLOAD_TOO_LARGE, ..refused };
-        body::json(Answer::refused(None, &refused))
-    };
-    if incoming.size_hint().lower() > limit as u64 {
-        return Err(too_large().into());
-    }
-    let reading = async {
-        let mut text = BytesMut::new();
-        while let Some(frame) = incoming.frame().await {
-            let broken = |_| body::refusal(StatusCode::BAD_REQUEST, "the body broke off");
-            let Ok(data) = frame.map_err(broken)?.into_data() else {
-                continue;
-            };
-            if text.len() + data.len() > limit {
-                return Err(too_large().into());
-            }
-            text.extend_from_slice(&data);
-        }
-        Ok(text.freeze())
-    };
-    tokio::time::timeout(door.settings.body_timeout, reading).await.unwrap_or_else(|_| {
-        Err(body::refusal(StatusCode::REQUEST_TIMEOUT, "the body took too long").into())
-    })
-}
-
 // === GET and DELETE ===
 
 /// Opens the stream on which a legacy session hears of changes.
@@ -326,11 +327,6 @@ fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Box
 
 fn version_header(headers: &HeaderMap) -> Option<&str> {
     origin::only(headers, &HeaderName::from_static(modern_headers::VERSION))
-}
-
-/// Asks for the connection to be closed: what is left on it is not to be read.
-fn closing(reply: Reply) -> Reply {
-    body::with_header(reply, CONNECTION, HeaderValue::from_static("close"))
 }
 
 /// When a client whose sessions are all busy may try again.

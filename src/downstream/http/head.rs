@@ -21,6 +21,16 @@ pub(super) fn credentials(headers: &HeaderMap) -> Option<Credentials<'_>> {
 
 /// Refuses a body that is not plain JSON, and a client that cannot read what it would get.
 pub(super) fn check_post(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
+    check_body(headers)?;
+    if !accepts(headers, "application/json") || !accepts(headers, "text/event-stream") {
+        let text = "the Accept header must list application/json and text/event-stream";
+        return Err((StatusCode::NOT_ACCEPTABLE, text));
+    }
+    Ok(())
+}
+
+/// Refuses a body that is not plain JSON.
+pub(super) fn check_body(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     let media = only(headers, &CONTENT_TYPE).map(media_type);
     if !media.is_some_and(|media| media.eq_ignore_ascii_case("application/json")) {
         let text = "the Content-Type must be application/json";
@@ -28,10 +38,6 @@ pub(super) fn check_post(headers: &HeaderMap) -> Result<(), (StatusCode, &'stati
     }
     if headers.contains_key(CONTENT_ENCODING) {
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "no Content-Encoding is taken"));
-    }
-    if !accepts(headers, "application/json") || !accepts(headers, "text/event-stream") {
-        let text = "the Accept header must list application/json and text/event-stream";
-        return Err((StatusCode::NOT_ACCEPTABLE, text));
     }
     Ok(())
 }

@@ -183,7 +183,7 @@ impl Connection {
 
 impl Exchange {
     /// Waits for the response's head; `false` if the connection ended before it.
-    pub(super) async fn opened(&mut self) -> bool {
+    pub(crate) async fn opened(&mut self) -> bool {
         if let State::Coming(coming) = &mut self.state {
             self.state = match coming.await.expect("the task is not aborted") {
                 Ok((response, connection)) => {
@@ -201,7 +201,7 @@ impl Exchange {
     }
 
     /// The response's status, once it is there; 0 if there is none.
-    pub(super) fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         match &self.state {
             State::Coming(_) => panic!("the response has not come"),
             State::Here(here) => here.response.status().as_u16(),
@@ -210,7 +210,7 @@ impl Exchange {
     }
 
     /// The next message of the response: an event, or the whole body.
-    pub(super) async fn next(&mut self) -> Option<Bytes> {
+    pub(crate) async fn next(&mut self) -> Option<Bytes> {
         self.opened().await;
         let as_events = match &self.state {
             State::Here(here) => here.is_event_stream(),
@@ -237,7 +237,7 @@ impl Exchange {
     }
 
     /// The next piece of the body; `None` at its end or where it breaks off.
-    pub(super) async fn piece(&mut self) -> Option<Bytes> {
+    pub(crate) async fn piece(&mut self) -> Option<Bytes> {
         self.opened().await;
         let State::Here(here) = &mut self.state else { return None };
         loop {

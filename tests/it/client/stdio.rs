@@ -14,14 +14,14 @@ use weir::rpc::Id;
 
 use crate::upstream::QUEUE;
 
-type Routes = Arc<Mutex<HashMap<Bytes, mpsc::Sender<Bytes>>>>;
+pub(super) type Routes = Arc<Mutex<HashMap<Bytes, mpsc::Sender<Bytes>>>>;
 
 /// The client's end of a pair of pipes.
 pub(crate) struct Stdio {
-    lines: mpsc::Sender<Vec<u8>>,
-    routes: Routes,
-    strays: tokio::sync::Mutex<mpsc::Receiver<Bytes>>,
-    _open: DropGuard,
+    pub(super) lines: mpsc::Sender<Vec<u8>>,
+    pub(super) routes: Routes,
+    pub(super) strays: tokio::sync::Mutex<mpsc::Receiver<Bytes>>,
+    pub(super) _open: DropGuard,
 }
 
 /// A request that is under way.
@@ -86,7 +86,7 @@ impl Exchange {
 
 /// Hands a message to the request that it belongs to: by its id, its subscription, or its progress
 /// token, which tests make equal to the request's id.
-fn deliver(routes: &Routes, stray: &mpsc::Sender<Bytes>, line: Bytes) {
+pub(super) fn deliver(routes: &Routes, stray: &mpsc::Sender<Bytes>, line: Bytes) {
     // A batch's answers are for whoever sent the batch as a line.
     let message = match line.starts_with(b"[") {
         true => Object::new(),

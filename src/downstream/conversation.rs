@@ -1,0 +1,244 @@
+//! A legacy conversation in which everything for the client goes out on one stream: over lines, or as the
+//! events of the HTTP+SSE pair.
+//!
+//! Promises: each request is a task of its own that its client can cancel by its id; progress goes before
+//! its answer; whoever takes a message never waits for what goes out. The end of the conversation ends
+//! all of its tasks.
+//!
+//! Knows nothing of: how messages come, and what carries those that go out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::answer::{Answer, Call, Progress, Refused, Text};
+use super::calls::Calls;
+use super::legacy::{self, Peer};
+use super::{Door, batch, encode};
+use crate::gateway::{Guest, Listen};
+use crate::mcp::call::Body;
+use crate::rpc::{self, Id, Notification, Request};
+
+/// A client's conversation, whether it has been opened yet or not.
+pub(super) struct Conversation {
+    pub(super) guest: Guest,
+    pub(super) door: Arc<Door>,
+    /// Open requests, by the client's ids.
+    pub(super) calls: Arc<Calls>,
+    pub(super) outgoing: Outgoing,
+    /// What a client that has not opened it yet is told to do.
+    hint: &'static str,
+    opened: Option<Opened>,
+    end: CancellationToken,
+}
+
+/// What `initialize` opened.
+struct Opened {
+    peer: Peer,
+    /// Until the client says that it is initialized: what it has seen by then.
+    listen: Option<Listen>,
+    end: CancellationToken,
+}
+
+/// The way out, and the tasks that use it.
+pub(super) struct Outgoing {
+    /// Messages on one line each; a task waits here while the client does not read.
+    pub(super) queue: mpsc::Sender<Bytes>,
+    pub(super) tasks: TaskTracker,
+    max_reply: usize,
+    end: CancellationToken,
+}
+
+impl Conversation {
+    /// A conversation that nobody has opened. When `end` fires its requests are cancelled.
+    pub(super) fn new(
+        door: Arc<Door>,
+        guest: Guest,
+        queue: mpsc::Sender<Bytes>,
+        end: CancellationToken,
+        hint: &'static str,
+    ) -> Self {
+        let max_reply = door.settings.max_reply;
+        let outgoing = Outgoing { queue, tasks: TaskTracker::new(), max_reply, end: end.clone() };
+        Self { guest, door, calls: Calls::new(end.clone()), outgoing, hint, opened: None, end }
+    }
+
+    /// Whether `initialize` has been answered.
+    pub(super) fn is_open(&self) -> bool {
+        self.opened.is_some()
+    }
+
+    /// What a request is refused with if the client has as many under way as it may.
+    pub(super) fn busy(&self, limit: usize) -> Option<Refused> {
+        // Counted until its answer has found a place in the queue: a client that does not read its
+        // answers has them under way.
+        (self.outgoing.tasks.len() >= limit).then(|| encode::too_busy(BUSY_RETRY))
+    }
+
+    /// Starts to answer a request, or returns the answer that is there at once.
+    pub(super) fn take_request(&mut self, request: Request) -> Option<Answer> {
+        if &*request.method == legacy::OPENING {
+            return Some(self.initialize(&request));
+        }
+        let Some(opened) = &self.opened else {
+            return Some(legacy::unopened(&request, self.hint));
+        };
+        let id = request.id.clone();
+        let max_reply = self.door.settings.max_reply;
+        let call = legacy::serve(&self.guest, &opened.peer, &self.calls, request, max_reply);
+        self.outgoing.answer(id, call);
+        None
+    }
+
+    fn initialize(&mut self, request: &Request) -> Answer {
+        match legacy::initialize(&self.guest, &self.door.settings.versions, &request.params) {
+            Ok((peer, result)) => {
+                // Opening again begins anew.
+                if let Some(old) = self.opened.take() {
+                    old.end.cancel();
+                }
+                let listen = Some(self.guest.listen());
+                self.opened = Some(Opened { peer, listen, end: self.end.child_token() });
+                Answer::result(&request.id, &result)
+            }
+            Err(refused) => Answer::refused(Some(&request.id), &refused),
+        }
+    }
+
+    /// Does what a notification asks for.
+    pub(super) fn take_notification(&mut self, notification: &Notification) {
+        match &*notification.method {
+            "notifications/cancelled" => self.calls.cancel(&notification.params),
+            "notifications/initialized" => {
+                let opened = self.opened.as_mut();
+                let opened = opened.and_then(|opened| Some((opened.listen.take()?, &opened.end)));
+                if let Some((listen, end)) = opened {
+                    let telling = tell_changes(listen, end.clone(), self.outgoing.queue.clone());
+                    self.outgoing.tasks.spawn(telling);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Starts to answer a batch, in the revisions that have them.
+    pub(super) fn take_batch(&self, text: &Bytes) -> Result<(), Refused> {
+        let Some(Opened { peer, .. }) = &self.opened else {
+            return Err(batch::removed());
+        };
+        let messages = batch::read(peer.revision, text)?;
+        let max_reply = self.door.settings.max_reply;
+        let answers = batch::serve(&self.guest, peer, &self.calls, messages, max_reply);
+        let queue = self.outgoing.queue.clone();
+        self.outgoing.tasks.spawn(async move {
+            if let Some(Answer { text: Text::Whole(text), .. }) = answers.await {
+                // Fails only when the stream is gone, and the client with it.
+                let _ = queue.send(text).await;
+            }
+        });
+        Ok(())
+    }
+
+    /// Ends everything that is open; when the house closes, only what tells of changes: calls that are
+    /// under way are answered first.
+    pub(super) async fn close(self) {
+        if !self.door.stop.is_cancelled() {
+            self.end.cancel();
+        }
+        if let Some(opened) = self.opened {
+            opened.end.cancel();
+        }
+        self.outgoing.tasks.close();
+        self.outgoing.tasks.wait().await;
+        self.end.cancel();
+    }
+}
+
+impl Outgoing {
+    /// Sends an answer if there is room for it now.
+    pub(super) fn try_say(&self, answer: Answer) -> bool {
+        match answer.text {
+            Text::Whole(text) => self.queue.try_send(text).is_ok(),
+            Text::Arriving(..) => false,
+        }
+    }
+
+    /// Sends a call's progress and then its answer, on a task of its own.
+    pub(super) fn answer(&self, id: Id, call: Call) {
+        let (queue, end) = (self.queue.clone(), self.end.clone());
+        self.tasks.spawn(answer(id, call, queue, self.max_reply, end));
+    }
+}
+
+async fn answer(
+    id: Id,
+    call: Call,
+    queue: mpsc::Sender<Bytes>,
+    max_reply: usize,
+    end: CancellationToken,
+) {
+    let Call { mut answer, mut progress } = call;
+    let done = loop {
+        tokio::select! {
+            biased;
+            done = &mut answer => break done,
+            note = async {
+                match &mut progress {
+                    Some(progress) => progress.next().await,
+                    None => std::future::pending().await,
+                }
+            } => if queue.send(note).await.is_err() {
+                return;
+            },
+        }
+    };
+    let Some(done) = done else { return };
+    let text = match done.text {
+        Text::Whole(text) => text,
+        // Held, not streamed: one stream for all, on which a piece at a time would hold up everybody
+        // else's messages.
+        arriving @ Text::Arriving(..) => {
+            let body = Body::Arriving(arriving.into_pieces());
+            let collected = tokio::select! {
+                biased;
+                collected = body.collect(max_reply) => collected,
+                () = end.cancelled() => return,
+            };
+            match collected {
+                Ok(text) => text,
+                Err(broken) => {
+                    let refused = encode::broken(&broken.to_string());
+                    rpc::write_error(Some(&id), &refused.error.to_bytes())
+                }
+            }
+        }
+    };
+    let rest = progress.into_iter().flat_map(Progress::rest);
+    for message in rest.chain([text]) {
+        if queue.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Tells of changes until the conversation ends. While the queue is full nothing gathers here: what
+/// changes meanwhile is one notice.
+async fn tell_changes(mut listen: Listen, end: CancellationToken, queue: mpsc::Sender<Bytes>) {
+    loop {
+        let topic = tokio::select! {
+            biased;
+            () = end.cancelled() => return,
+            topic = listen.next() => topic,
+        };
+        if queue.send(rpc::write_notification(topic.notification(), b"{}")).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// When a client with too many requests under way may try again.
+const BUSY_RETRY: Duration = Duration::from_secs(1);

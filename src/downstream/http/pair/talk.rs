@@ -1,0 +1,135 @@
+//! One session of the HTTP+SSE pair: a task that takes what its client posts.
+//!
+//! Promises: it never waits for the stream, so a message is taken or refused at once; `initialize` opens the
+//! session once; when the house closes, what is under way is answered before the stream ends.
+//!
+//! Knows nothing of: HTTP, and whose messages these are.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::table::Listed;
+use crate::downstream::answer::{Answer, Call, Refused};
+use crate::downstream::conversation::Conversation;
+use crate::downstream::{Door, legacy};
+use crate::gateway::Guest;
+use crate::rpc::{Message, Request, code};
+
+/// What a client has posted.
+pub(super) struct Posted {
+    pub(super) told: Told,
+    /// Whether it is taken: then whatever answers it comes on the stream.
+    pub(super) verdict: oneshot::Sender<Result<(), Refused>>,
+}
+
+/// One message, or several.
+pub(super) enum Told {
+    Message(Message),
+    /// Not read yet: whether there are batches is the session's revision's to say.
+    Batch(Bytes),
+}
+
+/// The session.
+pub(super) struct Talk {
+    conversation: Conversation,
+    inbox: mpsc::Receiver<Posted>,
+    end: CancellationToken,
+    stop: CancellationToken,
+    listed: Listed,
+}
+
+enum Event {
+    /// The stream has ended.
+    Gone,
+    /// The house closes.
+    Stop,
+    Posted(Option<Posted>),
+}
+
+impl Talk {
+    pub(super) fn new(
+        door: Arc<Door>,
+        guest: Guest,
+        inbox: mpsc::Receiver<Posted>,
+        queue: mpsc::Sender<Bytes>,
+        end: CancellationToken,
+        listed: Listed,
+    ) -> Self {
+        let stop = door.stop.clone();
+        let conversation = Conversation::new(door, guest, queue, end.clone(), HINT);
+        Self { conversation, inbox, end, stop, listed }
+    }
+
+    /// Takes what is posted until the stream has ended or the house closes. The stream ends when this
+    /// does, if it has not before: nobody is left who has anything to say.
+    pub(super) async fn run(mut self) {
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = self.end.cancelled() => Event::Gone,
+                () = self.stop.cancelled() => Event::Stop,
+                posted = self.inbox.recv() => Event::Posted(posted),
+            };
+            match event {
+                Event::Posted(Some(Posted { told, verdict })) => {
+                    // Whoever has posted may have left.
+                    let _ = verdict.send(self.take(told));
+                }
+                Event::Gone | Event::Stop | Event::Posted(None) => break,
+            }
+        }
+        // Nobody finds it any more, and who has found it before is told that it has ended.
+        drop((self.listed, self.inbox));
+        self.conversation.close().await;
+    }
+
+    fn take(&mut self, told: Told) -> Result<(), Refused> {
+        match told {
+            Told::Message(Message::Request(request)) => self.take_request(request),
+            Told::Message(Message::Notification(notification)) => {
+                self.conversation.take_notification(&notification);
+                Ok(())
+            }
+            // Nothing is asked of these clients, so nothing waits for an answer.
+            Told::Message(Message::Answer(_)) => Ok(()),
+            Told::Batch(text) => match self.conversation.busy(MAX_OPEN) {
+                Some(busy) => Err(busy),
+                None => self.conversation.take_batch(&text),
+            },
+        }
+    }
+
+    fn take_request(&mut self, request: Request) -> Result<(), Refused> {
+        let outgoing = &self.conversation.outgoing;
+        let id = request.id.clone();
+        if let Some(busy) = self.conversation.busy(MAX_OPEN) {
+            // On the stream, where the request's own id tells which one is meant, if there is room.
+            let answer = Answer::refused(Some(&id), &busy);
+            return if outgoing.try_say(answer) { Ok(()) } else { Err(busy) };
+        }
+        let answer = if self.conversation.is_open() && &*request.method == legacy::OPENING {
+            let text = "this session is open already: open another stream to begin anew";
+            let again = Refused::new(StatusCode::OK, code::INVALID_REQUEST, text);
+            Some(Answer::refused(Some(&id), &again))
+        } else {
+            self.conversation.take_request(request)
+        };
+        if let Some(answer) = answer {
+            self.conversation.outgoing.answer(id, Call::answered(answer));
+        }
+        Ok(())
+    }
+}
+
+/// How many messages wait for the stream. When it is full, each call waits with its own answer in a task
+/// of its own, and those count as open: no more than this and [`MAX_OPEN`] replies are held at a time.
+pub(super) const QUEUE: usize = 32;
+/// How many requests of one stream are worked on at a time; further ones are refused. Fewer than over
+/// standard input and output, since each may hold a large reply and there are many clients.
+const MAX_OPEN: usize = 64;
+/// What a client that asks something before it has opened its session can do.
+const HINT: &str = "send `initialize` first";
