@@ -35,63 +35,76 @@ struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wire {
     Http,
+    /// The deprecated pair, HTTP+SSE.
+    Sse,
     Stdio,
     /// Over stdio to `mcp-remote`, which goes on over HTTP: in the client's era.
     RemoteHttp,
     /// The same, but `mcp-remote` speaks the modern era to Weir for its legacy client.
     RemoteBridge,
+    /// Over stdio to `mcp-remote`, which goes on over HTTP+SSE.
+    RemoteSse,
 }
 
 use crate::pipe::Era::{self, Legacy, Modern};
-use Wire::{Http, RemoteBridge, RemoteHttp, Stdio as Pipe};
+use Wire::{Http, RemoteBridge, RemoteHttp, RemoteSse, Sse, Stdio as Pipe};
 
 const CLIENTS: [Client; 5] = [
     Client {
         name: "TypeScript SDK v1",
         runs_on: "bin/node",
         script: "clients/sdk1.mjs",
-        speaks: &[(Legacy, &[Http, Pipe, RemoteHttp, RemoteBridge])],
+        speaks: &[(Legacy, &[Http, Sse, Pipe, RemoteHttp, RemoteBridge, RemoteSse])],
         lacks: &[],
     },
     Client {
         name: "TypeScript SDK v2",
         runs_on: "bin/node",
         script: "clients/sdk2.mjs",
-        speaks: &[(Legacy, &[Http, Pipe]), (Modern, &[Http, Pipe, RemoteHttp])],
+        speaks: &[(Legacy, &[Http, Sse, Pipe]), (Modern, &[Http, Pipe, RemoteHttp])],
         lacks: &[],
     },
     Client {
         name: "Python SDK 1.x",
         runs_on: "mcp1/bin/python",
         script: "clients/sdk1.py",
-        speaks: &[(Legacy, &[Http, Pipe])],
+        speaks: &[(Legacy, &[Http, Sse, Pipe])],
         lacks: &[],
     },
     Client {
         name: "Python SDK 2.x",
         runs_on: "mcp2/bin/python",
         script: "clients/sdk2.py",
-        speaks: &[(Legacy, &[Http, Pipe]), (Modern, &[Http, Pipe])],
+        speaks: &[(Legacy, &[Http, Sse, Pipe]), (Modern, &[Http, Pipe])],
         lacks: &[],
     },
     // A process for each request: it hears of nothing, asks for no progress and no completion, and walks
-    // through the pages by itself.
+    // through the pages by itself. Of each kind of request it makes one.
     Client {
-        name: "Inspector's CLI",
+        name: INSPECTOR,
         runs_on: "bin/node",
         script: "clients/inspector.mjs",
-        speaks: &[(Legacy, &[Http, Pipe]), (Modern, &[Http, Pipe])],
+        speaks: &[(Legacy, &[Http, Sse, Pipe]), (Modern, &[Http, Pipe])],
         lacks: &[
             "/pages",
             "/completed",
             "/counted/notes__slow_count/progress",
-            "/counted/tides__count/progress",
-            "/counted/weather__count/progress",
+            "/counted/tides__count",
+            "/counted/weather__count",
+            "/got/notes__summarize-notes",
+            "/got/tides__tide-table",
+            "/got/weather__forecast",
+            "/read/tides:~1~1Den%20Oever~1now",
+            "/read/weather:~1~1cities",
+            "/structured/tides__depth",
+            "/structured/weather__add",
             "/unknown/code",
             "/after",
         ],
     },
 ];
+
+const INSPECTOR: &str = "Inspector's CLI";
 
 /// A library on a folder, an example over stdio, and two real servers over HTTP: legacy and modern.
 const UPSTREAMS: [&str; 4] = ["house", "notes", "tides", "weather"];
@@ -182,7 +195,8 @@ fn expected(era: Era) -> Value {
 fn without(document: &mut Value, pointer: &str) {
     let (parent, member) = pointer.rsplit_once('/').unwrap();
     let parent = document.pointer_mut(parent).and_then(Value::as_object_mut);
-    assert!(parent.unwrap().remove(member).is_some(), "{pointer} is no member");
+    let gone = parent.unwrap().remove(&member.replace("~1", "/"));
+    assert!(gone.is_some(), "{pointer} is no member");
 }
 
 /// One client in one era over one wire.
@@ -235,7 +249,7 @@ impl Cell {
     async fn run(&self, fleet: &Fleet) -> (Value, String) {
         let mut served = match self.wire {
             Pipe => None,
-            Http | RemoteHttp | RemoteBridge => Some(fleet.serve().await),
+            _ => Some(fleet.serve().await),
         };
         let mut command =
             self.command(fleet, served.as_ref().map(|served| served.endpoint.as_str()));
@@ -244,11 +258,11 @@ impl Cell {
         let mut log = Log::of(child.stderr.take().unwrap());
 
         // Over stdio Weir is a child of the client, and shares its stderr.
-        let starts_weir_each_time = self.client.name == "Inspector's CLI";
         for upstream in UPSTREAMS {
             match &mut served {
                 Some(served) => _ = served.logged("listed", upstream).await,
-                None if starts_weir_each_time => {}
+                // It starts Weir anew for each request, and no earlier than that.
+                None if self.client.name == INSPECTOR => {}
                 None => _ = log.logged("listed", upstream).await,
             }
         }
@@ -282,18 +296,24 @@ impl Cell {
             Legacy => "legacy",
             Modern => "modern",
         });
-        match (self.wire, endpoint) {
-            (Http, Some(endpoint)) => command.args(["--wire", "http", endpoint]),
-            (RemoteHttp | RemoteBridge, Some(endpoint)) => {
-                command.args(["--wire", "stdio"]).arg(part("bin/node"));
-                command.arg(part("npm/node_modules/mcp-remote/dist/proxy.js")).arg(endpoint);
-                let era = if self.wire == RemoteBridge { "auto" } else { "legacy" };
-                command.args(["--transport", "http-only", "--protocol", era])
-            }
-            _ => command
-                .args(["--wire", "stdio", env!("CARGO_BIN_EXE_weir"), "stdio"])
-                .args(["--config", "weir.toml"]),
+        let endpoint = endpoint.unwrap_or_default();
+        let pair = endpoint.replace("/mcp", "/sse");
+        let remote = |command: &mut Command, url: &str, transport: &str, era: &str| {
+            command.args(["--wire", "stdio"]).arg(part("bin/node"));
+            command.arg(part("npm/node_modules/mcp-remote/dist/proxy.js"));
+            command.args([url, "--transport", transport, "--protocol", era]);
         };
+        match self.wire {
+            Http => _ = command.args(["--wire", "http", endpoint]),
+            Sse => _ = command.args(["--wire", "sse", &pair]),
+            Pipe => {
+                command.args(["--wire", "stdio", env!("CARGO_BIN_EXE_weir"), "stdio"]);
+                command.args(["--config", "weir.toml"]);
+            }
+            RemoteHttp => remote(&mut command, endpoint, "http-only", "legacy"),
+            RemoteBridge => remote(&mut command, endpoint, "http-only", "auto"),
+            RemoteSse => remote(&mut command, &pair, "sse-only", "legacy"),
+        }
         // What they keep for the next time is kept here; they ask nobody whether they are the newest.
         command.env("HOME", fleet.folder()).env("MCP_REMOTE_CONFIG_DIR", fleet.folder());
         command.current_dir(fleet.folder()).kill_on_drop(true);
