@@ -22,7 +22,7 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-pub use crate::upstream::{Limits, Retry, Timeouts};
+pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub use report::{Problem, Report, Severity, Warning};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};

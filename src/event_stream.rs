@@ -1,8 +1,8 @@
 //! Server-Sent Events: an incremental reader and the writing of an event.
 //!
 //! Promises: the events do not depend on how the bytes are cut; CR, LF and CRLF end a line alike; no
-//! more than the limit is held for one event, and a larger one is an error, because what follows it
-//! cannot be trusted to be an event's beginning.
+//! more than the limit is held for one event. A larger one is an error, or, where the stream has to go
+//! on, an event of which only the two ends are kept.
 //!
 //! Follows the event stream's interpretation in the HTML standard, section "Server-sent events".
 //! Knows nothing of: HTTP, JSON-RPC, and what an event holds.
@@ -21,6 +21,8 @@ pub struct Event {
     pub data: Bytes,
     /// The stream's last event id, if this event or one before it set one.
     pub id: Option<String>,
+    /// The event was larger than allowed: `data` is how it began, and this is how it ended.
+    pub cut: Option<Bytes>,
 }
 
 /// An event was larger than allowed.
@@ -42,6 +44,10 @@ pub struct Reader {
     has_data: bool,
     id: Option<String>,
     retry_ms: Option<u64>,
+    /// Whether an event over the limit is cut instead of refused.
+    cuts: bool,
+    /// The two ends of the event that is being cut.
+    ends: Option<(Bytes, BytesMut)>,
 }
 
 impl Reader {
@@ -57,7 +63,14 @@ impl Reader {
             has_data: false,
             id: None,
             retry_ms: None,
+            cuts: false,
+            ends: None,
         }
+    }
+
+    /// Reads events, and of one of more than `limit` bytes only its beginning and its end.
+    pub fn cutting(limit: usize) -> Self {
+        Self { cuts: true, ..Self::new(limit) }
     }
 
     /// The last event id that the stream has set.
@@ -91,14 +104,35 @@ impl Reader {
     }
 
     fn hold(&mut self, part: &[u8]) -> Result<(), TooLarge> {
+        if let Some((_, tail)) = &mut self.ends {
+            keep_end(tail, part);
+            // All that is left to know of the line is whether it is empty.
+            self.line.extend_from_slice(&part[..part.len().min(1)]);
+            return Ok(());
+        }
         self.line.extend_from_slice(part);
-        if self.line.len() + self.data.len() > self.limit {
+        if self.line.len() + self.data.len() <= self.limit {
+            return Ok(());
+        }
+        if !self.cuts {
             return Err(TooLarge(self.limit));
         }
+        let line = self.line.strip_prefix(b"data:").unwrap_or(&self.line).trim_ascii_start();
+        let begun = if self.data.is_empty() { line } else { &self.data };
+        let head = Bytes::copy_from_slice(&begun[..begun.len().min(END_BYTES)]);
+        let mut tail = BytesMut::new();
+        keep_end(&mut tail, &self.line);
+        self.ends = Some((head, tail));
+        // Anew, and not cleared: the memory goes, too.
+        (self.line, self.data) = (BytesMut::from(&b"."[..]), BytesMut::new());
         Ok(())
     }
 
     fn end_line(&mut self) -> Option<Event> {
+        if self.ends.is_some() && !self.line.is_empty() {
+            self.line.clear();
+            return None;
+        }
         let mut line = self.line.split().freeze();
         if std::mem::take(&mut self.at_start) && line.starts_with(b"\xef\xbb\xbf") {
             line = line.slice(3..);
@@ -141,9 +175,23 @@ impl Reader {
     fn end_event(&mut self) -> Option<Event> {
         let name = std::mem::take(&mut self.name);
         let data = self.data.split().freeze();
-        std::mem::take(&mut self.has_data).then(|| Event { name, data, id: self.id.clone() })
+        let has_data = std::mem::take(&mut self.has_data);
+        if let Some((data, tail)) = self.ends.take() {
+            return Some(Event { name, data, id: self.id.clone(), cut: Some(tail.freeze()) });
+        }
+        has_data.then(|| Event { name, data, id: self.id.clone(), cut: None })
     }
 }
+
+/// Appends `part` to `end` and keeps the last [`END_BYTES`].
+fn keep_end(end: &mut BytesMut, part: &[u8]) {
+    end.extend_from_slice(&part[part.len().saturating_sub(END_BYTES)..]);
+    let surplus = end.len().saturating_sub(END_BYTES);
+    let _ = end.split_to(surplus);
+}
+
+/// How much is kept of either end of an event that is cut.
+const END_BYTES: usize = 256;
 
 /// Writes an event that holds one message. `data` must stand on one line.
 pub fn write_message(data: &[u8]) -> Bytes {
@@ -186,7 +234,7 @@ mod tests {
     fn events_do_not_depend_on_line_ends_or_cuts() {
         let text = "\u{feff}: hello\nid: 4\ndata: a\ndata:b\nevent: x\n\ndata\n\nevent: none\n\nretry: 7\n\n";
         let expected = [
-            Event { name: "x".into(), data: "a\nb".into(), id: Some("4".into()) },
+            Event { name: "x".into(), data: "a\nb".into(), id: Some("4".into()), cut: None },
             Event { id: Some("4".into()), ..Event::default() },
         ];
         for end in ["\n", "\r\n", "\r"] {
@@ -213,6 +261,30 @@ mod tests {
     fn an_event_over_the_limit_is_an_error() {
         let mut reader = Reader::new(10);
         assert_eq!(reader.feed(b"data: 0123456789"), Err(TooLarge(10)));
+    }
+
+    #[test]
+    fn an_event_over_the_limit_is_cut_where_the_stream_has_to_go_on() {
+        let (head, tail) = ("h".repeat(END_BYTES), "t".repeat(END_BYTES));
+        for body in
+            [format!("data: {head}MM{tail}\n"), format!("data:{head}\ndata: M\ndata: {tail}\n")]
+        {
+            let text = format!("data: a\n\nevent: x\nid: 4\n{body}\n: more\ndata: b\n\n");
+            for size in 1..=text.len() {
+                let mut reader = Reader::cutting(400);
+                let pieces = text.as_bytes().chunks(size);
+                let events = pieces.flat_map(|piece| reader.feed(piece).expect("never refused"));
+                let id = Some("4".to_owned());
+                let cut = Event {
+                    name: "x".into(),
+                    data: head.clone().into(),
+                    id: id.clone(),
+                    cut: Some(tail.clone().into()),
+                };
+                let expected = [data("a"), cut, Event { id, ..data("b") }];
+                assert_eq!(events.collect::<Vec<_>>(), expected, "in pieces of {size}");
+            }
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! call's future cancels it at the server. A server that is down, slow, endless or talkative costs the
 //! others nothing.
 //!
-//! A *wire* (`stdio`, `http`) carries bytes and knows no era; a *dialect* (`legacy`, `modern`) dresses
+//! A *wire* (`stdio`, `http`, `sse`) carries bytes and knows no era; a *dialect* (`legacy`, `modern`) dresses
 //! what goes out and reads what comes back. `probe` chooses between the dialects, `supervisor` is the
 //! one task that keeps the connection.
 //!
@@ -15,12 +15,14 @@ mod backoff;
 mod board;
 mod child;
 mod connection;
+mod courier;
 pub mod dial;
 mod ear;
 mod events;
 mod handle;
 pub mod host;
 mod http;
+mod inbox;
 mod legacy;
 pub mod library;
 mod mirror;
@@ -28,7 +30,9 @@ mod modern;
 mod pool;
 mod probe;
 mod prompts;
+mod reference;
 mod reply;
+mod sse;
 mod stdio;
 mod supervisor;
 #[cfg(test)]
@@ -86,7 +90,18 @@ pub enum Source {
         url: Uri,
         /// Headers to add to every request.
         headers: HeaderMap,
+        /// `None`: find out.
+        transport: Option<Transport>,
     },
+}
+
+/// How a server on the network is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Streamable HTTP.
+    Http,
+    /// The pair of an event stream and an endpoint for messages, of 2024-11-05.
+    Sse,
 }
 
 /// How long things may take.
@@ -171,7 +186,7 @@ pub struct About {
     pub epoch: u64,
     /// The revision that is spoken with it.
     pub revision: Revision,
-    /// `stdio`, `http` or `library`.
+    /// `stdio`, `http`, `http+sse` or `library`.
     pub wire: &'static str,
     /// Which topics it declares.
     pub topics: [bool; 3],

@@ -112,9 +112,11 @@ fn public_prefix(server: &config::Server) -> String {
 fn source(source: &config::Source) -> upstream::Source {
     match source {
         config::Source::Library { dir } => upstream::Source::Library { dir: dir.clone() },
-        config::Source::Http { url, headers } => {
-            upstream::Source::Http { url: url.clone(), headers: headers.iter().cloned().collect() }
-        }
+        config::Source::Http { url, headers, transport } => upstream::Source::Http {
+            url: url.clone(),
+            headers: headers.iter().cloned().collect(),
+            transport: *transport,
+        },
         config::Source::Process { command, args, env, pass_env, cwd } => {
             let inherited = BASE_ENVIRONMENT.into_iter().chain(pass_env.iter().map(String::as_str));
             let inherited =
@@ -198,6 +200,10 @@ rename = { "tools/a" = "b" }
 timeouts = { startup = "1s", list = "2s", call = "3s", call_max = "4s", reset_on_progress = false }
 retry = { backoff = "5s", max_backoff = "6s", jitter = false }
 limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
+[upstreams.web]
+url = "http://h/sse"
+headers = { X-Team = "t" }
+transport = "sse"
 "#;
 
     fn config() -> config::Config {
@@ -230,6 +236,17 @@ limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
         // Cargo sets both where it runs the tests; only the first is handed on.
         assert_eq!(variable("CARGO_PKG_NAME"), std::env::var("CARGO_PKG_NAME").ok().as_deref());
         assert_eq!((variable("PATH").is_some(), variable("CARGO_PKG_VERSION")), (true, None));
+    }
+
+    #[test]
+    fn every_key_of_an_upstream_on_the_network_reaches_its_room() {
+        let settings = upstream(&config().upstreams[1]);
+        let upstream::Source::Http { url, headers, transport } = settings.source else {
+            panic!("a url")
+        };
+        assert_eq!((url.to_string().as_str(), headers.len()), ("http://h/sse", 1));
+        assert_eq!(headers["x-team"], "t");
+        assert_eq!(transport, Some(upstream::Transport::Sse));
     }
 
     #[test]

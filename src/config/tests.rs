@@ -52,6 +52,21 @@ fn an_upstream_inherits_what_it_does_not_say() {
 }
 
 #[test]
+fn a_transport_is_found_out_unless_it_is_written() {
+    let transport = |line: &str| {
+        let text = format!("[upstreams.a]\nurl = \"http://h/\"\n{line}\n");
+        let Source::Http { transport, .. } = config(&text).upstreams[0].source else {
+            panic!("a url")
+        };
+        transport
+    };
+    assert_eq!(transport(""), None);
+    assert_eq!(transport("transport = \"auto\""), None);
+    assert_eq!(transport("transport = \"http\""), Some(Transport::Http));
+    assert_eq!(transport("transport = \"sse\""), Some(Transport::Sse));
+}
+
+#[test]
 fn concurrency_depends_on_the_kind_of_upstream_unless_it_is_written() {
     let text = "[upstreams.a]\ncommand = \"x\"\n[upstreams.b]\nurl = \"http://h/\"\n[upstreams.c]\nprompts_dir = \"x\"\n";
     let concurrency = |text: &str| {

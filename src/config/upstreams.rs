@@ -11,7 +11,7 @@ use super::file::{Name, Parsed, Table, Value};
 use super::report::{Complaint, Span};
 use super::tuning::{EraChoice, Tuning, tuning};
 use super::{Patterns, Secret, value};
-use crate::upstream::{Limits, Retry, Timeouts};
+use crate::upstream::{Limits, Retry, Timeouts, Transport};
 
 /// One upstream, with what it inherits.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,6 +67,8 @@ pub enum Source {
         url: Uri,
         /// Headers to add to every request; the values are marked sensitive.
         headers: Vec<(HeaderName, HeaderValue)>,
+        /// How it is spoken to; found out by asking if there is none.
+        transport: Option<Transport>,
     },
 }
 
@@ -150,6 +152,12 @@ fn upstream(
     let [prompts, tools, resources] = ["prompts", "tools", "resources"]
         .map(|kind| t.table(kind, |t| patterns(t, Patterns::everything(), pattern)));
     let rename = renames(t);
+    if let Some(Source::Http { transport: Some(Transport::Sse), .. }) = &source
+        && tuning.era == EraChoice::Modern
+    {
+        let what = "era is \"modern\", and modern servers have no HTTP+SSE";
+        t.object("transport", Complaint::new(what, "remove it, or set era = \"legacy\""));
+    }
     let source = source?;
     Some(Upstream {
         name: name.to_owned(),
@@ -181,6 +189,9 @@ fn source(t: &Table<'_>, folder: &Path) -> Option<Source> {
     let cwd = t.read("cwd", value::text).map(|cwd| folder.join(cwd));
     let url = t.read("url", |v| value::url(v).inspect_err(|_| t.hide("url")));
     let headers = t.map("headers", header);
+    let transports =
+        [("auto", None), ("http", Some(Transport::Http)), ("sse", Some(Transport::Sse))];
+    let transport = t.read("transport", value::choice(&transports)).unwrap_or(None);
     t.hide("env");
     t.hide("headers");
 
@@ -208,6 +219,7 @@ fn source(t: &Table<'_>, folder: &Path) -> Option<Source> {
         ("pass_env", "command"),
         ("cwd", "command"),
         ("headers", "url"),
+        ("transport", "url"),
     ];
     for (key, owner) in owners.into_iter().filter(|(key, owner)| t.has(key) && kind != *owner) {
         t.object(key, Complaint::new(format!("goes with {owner}, not with {kind}"), "remove it"));
@@ -215,7 +227,7 @@ fn source(t: &Table<'_>, folder: &Path) -> Option<Source> {
     match kind {
         "prompts_dir" => dir.map(|dir| Source::Library { dir: folder.join(dir) }),
         "command" => command.map(|command| Source::Process { command, args, env, pass_env, cwd }),
-        _ => url.map(|url| Source::Http { url, headers }),
+        _ => url.map(|url| Source::Http { url, headers, transport }),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::note::Notes;
 use crate::mcp::revision::{Era, Revision};
+use crate::rpc;
 
 /// A method that is answered by the upstream that owns an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -177,6 +178,15 @@ pub enum Outcome {
     Result(Body),
     /// The `error` object.
     Error(Bytes),
+}
+
+impl From<rpc::Outcome> for Outcome {
+    fn from(outcome: rpc::Outcome) -> Self {
+        match outcome {
+            rpc::Outcome::Result(result) => Self::Result(Body::Whole(result)),
+            rpc::Outcome::Error(error) => Self::Error(error),
+        }
+    }
 }
 
 /// A payload: JSON text on one line.

@@ -21,10 +21,11 @@ impl Board {
     /// The upstream is connected.
     pub(super) fn up(&self, connection: Connection) {
         let about = Arc::clone(connection.about());
-        tracing::info!(upstream = %self.name, revision = %about.revision, wire = about.wire, "up");
         // The connection first: whoever sees the status must find it.
         self.links.send_replace(Some(connection));
-        self.status.send_replace(Status::Up(about));
+        self.status.send_replace(Status::Up(Arc::clone(&about)));
+        // Last: whoever reads it may call.
+        tracing::info!(upstream = %self.name, revision = %about.revision, wire = about.wire, "up");
     }
 
     /// The upstream is not connected, and why.

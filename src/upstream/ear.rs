@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::Changes;
-use super::wire::Failure;
+use super::wire::{Failure, Outgoing};
 use crate::json;
 use crate::mcp::kind::Topic;
 use crate::mcp::meta;
@@ -81,6 +81,18 @@ pub(super) struct Heard {
     pub(super) replies: Vec<Bytes>,
 }
 
+impl Heard {
+    /// Picks the answer to request `id` from what came on its own response: an error without an id
+    /// can be about this request only.
+    pub(super) fn answer_to(self, id: u64) -> Option<Outcome> {
+        let is_ours = |(answered, outcome): &(Option<u64>, Outcome)| match answered {
+            Some(answered) => *answered == id,
+            None => matches!(outcome, Outcome::Error(_)),
+        };
+        self.answers.into_iter().find(is_ours).map(|(_, outcome)| outcome)
+    }
+}
+
 /// A text that is no message.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -124,6 +136,11 @@ impl Ear {
             let _ = tokio::time::timeout(LISTEN_GRACE, self.listening.notified()).await;
         }
         let _ = self.up.set(tells);
+    }
+
+    /// Enters a request whose answer will be heard; `None` if the connection is closed.
+    pub(super) fn enter(&self, request: &Outgoing) -> Option<Claim> {
+        self.pending.open(Side { notes: request.notes.clone(), listen: request.listen })
     }
 
     /// Reads a text that the server sent: one message, or an array of them.

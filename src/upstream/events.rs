@@ -19,10 +19,23 @@ pub(super) struct Events {
     limit: usize,
 }
 
+/// What an event over the limit does.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Oversize {
+    /// It ends the stream, which is there for one request.
+    Fails,
+    /// Its two ends are told and the rest is skipped, for the sake of the events behind it.
+    IsCut,
+}
+
 impl Events {
     /// The events in a body, each of at most `limit` bytes.
-    pub(super) fn new(body: Arrival, limit: usize) -> Self {
-        Self { body, reader: Reader::new(limit), ready: Vec::new().into_iter(), limit }
+    pub(super) fn new(body: Arrival, limit: usize, oversize: Oversize) -> Self {
+        let reader = match oversize {
+            Oversize::Fails => Reader::new(limit),
+            Oversize::IsCut => Reader::cutting(limit),
+        };
+        Self { body, reader, ready: Vec::new().into_iter(), limit }
     }
 
     /// The next event; `None` at the end of the stream. Cancel-safe.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::Uri;
+use rustix::net::sockopt;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -27,6 +28,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// When a silent connection is probed first, how often then, and how many times in vain. Less than a
+/// minute at first: what stands in between forgets idle connections after a few.
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(45);
+const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_TRIES: u32 = 3;
 /// How many addresses of a server are tried.
 const MAX_ADDRESSES: usize = 4;
 
@@ -112,12 +118,25 @@ async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
         match connected.map_err(late("connecting took too long")).flatten() {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
+                if let Err(error) = keep_alive(&stream) {
+                    tracing::debug!(%error, "silent connections are not probed here");
+                }
                 return Ok(stream);
             }
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Lets the system notice when the other side of a silent connection is gone, and remind those on the way
+/// that the connection is in use: an event stream may carry nothing for hours.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_AGAIN)?;
+    sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_TRIES)?;
+    Ok(())
 }
 
 fn tls_connector() -> Result<TlsConnector, String> {
@@ -300,6 +319,15 @@ mod tests {
         drop(listener);
         let refused = host.connect(&url).await.map(|_| ()).expect_err("nobody listens");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_is_probed() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let stream = super::connect("127.0.0.1", port).await.expect("connected");
+        assert!(sockopt::socket_keepalive(&stream).expect("an option"));
+        assert_eq!(sockopt::tcp_keepidle(&stream).expect("an option"), KEEP_ALIVE_AFTER);
     }
 
     #[tokio::test]

@@ -83,6 +83,9 @@ impl Dialect {
     /// What is left to do before the first request.
     pub(super) async fn begin(&self, wire: &Wire, ear: &Ear) -> Result<(), Failure> {
         ear.tune(self.revision.has_batches(), true);
+        if let Wire::Sse(wire) = wire {
+            wire.agree(self.headers());
+        }
         let message = rpc::write_notification("notifications/initialized", b"{}");
         wire.notify(message, &self.headers()).await
     }
@@ -137,8 +140,8 @@ impl Dialect {
         }
     }
 
-    /// Hears of changes until the connection is over. Over stdio there is nothing to be asked for: what
-    /// the server has to say stands between its answers.
+    /// Hears of changes until the connection is over. Over stdio and HTTP+SSE there is nothing to be
+    /// asked for: what the server has to say stands between its answers.
     ///
     /// Returns why the connection must be opened again, if it must.
     pub(super) async fn listen(

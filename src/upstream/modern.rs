@@ -242,7 +242,8 @@ impl Dialect {
 /// How a request is cancelled on this wire (spec 2026-07-28, cancellation).
 fn cancel_on(wire: &Wire) -> Cancel {
     match wire {
-        Wire::Stdio(_) => Cancel::Notify,
+        // The pair is of the legacy era; were it not, all requests would share one stream, as here.
+        Wire::Stdio(_) | Wire::Sse(_) => Cancel::Notify,
         Wire::Http(_) => Cancel::HangUp,
     }
 }

@@ -1,22 +1,27 @@
-//! Finds out which era a server speaks, by opening the connection.
+//! Finds out which era a server speaks, and over which transport, by opening the connection.
 //!
 //! `server/discover` goes first. Only an answer decides: a discover result or an error that only modern
 //! servers give means modern, any other answer means legacy. An outage, missing credentials or a busy
 //! server decide nothing. Over stdio silence has to be told from slowness: after [`SILENCE`] the
-//! handshake is tried too, and whichever is answered first wins.
+//! handshake is tried too, and whichever is answered first wins. Over HTTP a handshake that is refused
+//! with 400, 404 or 405 leads on to the older HTTP+SSE pair.
 //!
 //! Knows nothing of: when a server is asked, and how often.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
-use super::connection::{Introduction, Opening};
+use super::connection::{Introduction, Opening, error_code};
+use super::courier::Courier;
+use super::ear::Ear;
 use super::wire::{Answer, Failure, Outgoing, Wire};
-use super::{legacy, modern};
+use super::{legacy, modern, sse};
 use crate::mcp::call::{Body, Outcome};
+use crate::mcp::code;
 use crate::mcp::revision::Era;
 use crate::rpc;
 
@@ -36,10 +41,22 @@ pub(super) struct Opened {
 pub(super) enum Closed {
     /// The connection ended upon the first question, so the era is open.
     Ended(String),
-    /// The server answers, but not in the era that was asked for.
+    /// The server answers, but not in the era that was asked for, or not over this transport.
     AnotherEra(String),
+    /// No Streamable HTTP is served at this URL; the HTTP+SSE pair may be.
+    NotStreamable(String),
     /// Nothing is decided, or the server will not have us; in words.
     Refused(String),
+}
+
+impl Closed {
+    /// The reason in words.
+    pub(super) fn into_reason(self) -> String {
+        match self {
+            Self::Ended(reason) | Self::AnotherEra(reason) | Self::Refused(reason) => reason,
+            Self::NotStreamable(tried) => format!("{tried}: no Streamable HTTP is served here"),
+        }
+    }
 }
 
 /// Opens the connection in this era, or in the one that the server turns out to speak.
@@ -52,7 +69,40 @@ pub(super) async fn open(wire: &Wire, era: Option<Era>) -> Result<Opened, Closed
             Err(Closed::AnotherEra(_)) => initialize(wire).await,
             opened => opened,
         },
+        // Nothing but the legacy era was ever spoken over it.
+        (None, Wire::Sse(_)) => initialize(wire).await,
     }
+}
+
+/// Opens the HTTP+SSE pair, after `tried` has shown that nothing else is served, if anything was tried.
+pub(super) async fn open_pair(
+    courier: &Courier,
+    ear: &Arc<Ear>,
+    tried: Option<&str>,
+) -> Result<Wire, Closed> {
+    let (said, is_answer) = match sse::Wire::open(courier, Arc::clone(ear)).await {
+        Ok(wire) => return Ok(Wire::Sse(wire)),
+        Err(Failure::Refused { status, .. }) => {
+            let redirects = if status.is_redirection() { ", which is not followed" } else { "" };
+            (format!("it answers GET with HTTP {status}{redirects}"), !decides_nothing(status))
+        }
+        Err(Failure::Protocol(text)) => (format!("upon GET {text}"), true),
+        Err(failure) => (failure.into_reason(), false),
+    };
+    let said = match (tried, is_answer) {
+        (None, true) => format!("{said}: no HTTP+SSE is served here"),
+        (None, false) => said,
+        (Some(tried), true) => {
+            format!("{tried}, and {said}: neither Streamable HTTP nor HTTP+SSE is served here")
+        }
+        (Some(tried), false) => format!("{tried}, and {said}"),
+    };
+    Err(if is_answer { Closed::AnotherEra(said) } else { Closed::Refused(said) })
+}
+
+/// Whether a status says only that the server will not or cannot answer now.
+fn decides_nothing(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 403 | 408 | 429) || !status.is_client_error()
 }
 
 /// Asks in both eras if need be. A late answer in the modern era still wins over a handshake that is
@@ -106,7 +156,14 @@ async fn ask(
             return Err(Closed::Refused(format!("its answer to `{method}` is too large")));
         }
         Err(Failure::Refused { status, error, .. }) => {
-            return Err(refused(method, status, error, introduce));
+            let closed = refused(method, status, error, introduce);
+            return Err(match (closed, wire) {
+                // Over another wire there is nothing else to be tried.
+                (Closed::NotStreamable(text), Wire::Stdio(_) | Wire::Sse(_)) => {
+                    Closed::Refused(text)
+                }
+                (closed, _) => closed,
+            });
         }
         // A server that answers with something else has answered, and not in this era.
         Err(Failure::Protocol(text)) => {
@@ -131,6 +188,7 @@ fn refused(
     error: Option<Bytes>,
     introduce: fn(&rpc::Outcome) -> Opening,
 ) -> Closed {
+    let is_modern = error.as_ref().is_some_and(says_only_a_modern_server);
     let said = error.map(|error| introduce(&rpc::Outcome::Error(error)));
     let mut text = format!("it answers `{method}` with HTTP {status}");
     if let Some(Opening::Refused(said)) = said {
@@ -140,13 +198,26 @@ fn refused(
         }
         text = format!("{said} (HTTP {status})");
     }
-    match status.as_u16() {
-        401 | 403 | 408 | 429 => Closed::Refused(text),
-        400 | 404 | 405 if method == "initialize" => Closed::AnotherEra(format!(
-            "{text}: no Streamable HTTP is served here (the older HTTP+SSE pair is not supported)"
-        )),
-        400..500 => Closed::AnotherEra(text),
-        300..400 => Closed::Refused(format!("{text}, and redirects are not followed")),
-        _ => Closed::Refused(text),
+    if status.is_redirection() {
+        return Closed::Refused(format!("{text}, and redirects are not followed"));
     }
+    if decides_nothing(status) {
+        return Closed::Refused(text);
+    }
+    // spec 2026-07-28, transports, HTTP+SSE: these three, unless the error is a modern server's.
+    let is_absent = matches!(status.as_u16(), 400 | 404 | 405) && !is_modern;
+    if is_absent && method == "initialize" {
+        return Closed::NotStreamable(text);
+    }
+    Closed::AnotherEra(text)
+}
+
+/// Whether only a server of the modern era gives this error.
+fn says_only_a_modern_server(error: &Bytes) -> bool {
+    let modern = [
+        code::HEADER_MISMATCH,
+        code::MISSING_CLIENT_CAPABILITY,
+        code::UNSUPPORTED_PROTOCOL_VERSION,
+    ];
+    error_code(error).is_some_and(|code| modern.contains(&code))
 }

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
-use hyper::HeaderMap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -19,12 +18,10 @@ use tokio_util::task::TaskTracker;
 
 use super::child;
 use super::dial::Child;
-use super::ear::{Claim, Ear, Side};
+use super::ear::{Claim, Ear};
+use super::inbox::{self, Inbox};
 use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
-use crate::json::Extract;
 use crate::line::{Line, Lines};
-use crate::mcp::call::{Body, Outcome};
-use crate::rpc;
 
 /// Places in the write queue beyond those of the calls: lists, the subscription, answers to pings.
 const SPARE_PLACES: usize = 64;
@@ -79,8 +76,7 @@ impl Wire {
         let reader = Reader {
             stdout: child.stdout,
             lines: Lines::new(max_message),
-            max_message,
-            ear: Arc::clone(&ear),
+            inbox: Inbox { ear: Arc::clone(&ear), limit: max_message },
             outbox: outbox.downgrade(),
             junk: Arc::clone(&junk),
         };
@@ -117,21 +113,11 @@ impl Wire {
             }
         };
         let place = shared.outbox.reserve().await.map_err(|_| unsent())?;
-        let side = Side { notes: request.notes.clone(), listen: request.listen };
-        let claim = shared.ear.pending.open(side).ok_or_else(unsent)?;
+        let claim = shared.ear.enter(&request).ok_or_else(unsent)?;
         place.send(request.write(claim.id()));
         let mut open = Open { claim, farewell };
-        match (&mut open.claim).await {
-            Some(Ok(outcome)) => {
-                let outcome = match outcome {
-                    rpc::Outcome::Result(result) => Outcome::Result(Body::Whole(result)),
-                    rpc::Outcome::Error(error) => Outcome::Error(error),
-                };
-                Ok(Answer { outcome, headers: HeaderMap::new() })
-            }
-            Some(Err(failure)) => Err(failure),
-            None => Err(Failure::Broke(self.reason())),
-        }
+        let answer = inbox::answer(&mut open.claim).await;
+        answer.unwrap_or_else(|| Err(Failure::Broke(self.reason())))
     }
 
     pub(super) async fn notify(&self, message: Bytes) -> Result<(), Failure> {
@@ -194,8 +180,7 @@ impl Drop for Open {
 struct Reader {
     stdout: Box<dyn AsyncRead + Send + Unpin>,
     lines: Lines,
-    max_message: usize,
-    ear: Arc<Ear>,
+    inbox: Inbox,
     /// Weak: the writer ends when nobody else sends any more.
     outbox: mpsc::WeakSender<Bytes>,
     junk: Arc<JunkLines>,
@@ -208,55 +193,29 @@ impl Reader {
             while let Some(line) = self.lines.next_line() {
                 match line {
                     Line::Whole(line) => self.hear(line),
-                    Line::TooLong(head) => self.refuse(&head),
+                    Line::TooLong(head) => self.inbox.refuse(&head, b""),
                 }
             }
         }
     }
 
     fn hear(&self, line: Bytes) {
-        let heard = match self.ear.hear(line.clone()) {
-            Ok(heard) => heard,
+        let replies = match self.inbox.take(line.clone()) {
+            Ok(replies) => replies,
             Err(why) => {
                 self.junk.count.fetch_add(1, Ordering::Relaxed);
                 let quoted = child::quote(&String::from_utf8_lossy(&line), MAX_QUOTED_CHARS);
-                tracing::debug!(upstream = %self.ear.name, line = quoted, %why, "a line on standard output is no message");
+                let upstream = &self.inbox.ear.name;
+                tracing::debug!(%upstream, line = quoted, %why, "a line on standard output is no message");
                 let _ = self.junk.first.set(quoted);
                 return;
             }
         };
-        for (id, outcome) in heard.answers {
-            if !id.is_some_and(|id| self.ear.pending.settle(id, Ok(outcome))) {
-                tracing::debug!(upstream = %self.ear.name, ?id, "an answer that nobody waits for");
-            }
-        }
-        for reply in heard.replies {
+        for reply in replies {
             // Full means that the child does not read its own answers.
             let _ = self.outbox.upgrade().map(|outbox| outbox.try_send(reply));
         }
     }
-
-    /// Ends the request that a line over the limit was the answer to, if its beginning tells which.
-    fn refuse(&self, head: &[u8]) {
-        let mut extract = Extract::new("result", head.len());
-        let _ = extract.feed(head);
-        let rest = extract.rest();
-        // Only where the result has begun is it an answer, and what precedes it the envelope.
-        let id = minted_id(&rest).filter(|_| extract.found());
-        let settled = id.is_some_and(|id| {
-            self.ear.pending.settle(id, Err(Failure::TooLarge(self.max_message)))
-        });
-        let (upstream, limit) = (&self.ear.name, self.max_message);
-        tracing::warn!(%upstream, settled, limit, "a line over the limit was skipped");
-    }
-}
-
-/// The number behind `"id":` in the beginning of an envelope.
-fn minted_id(head: &[u8]) -> Option<u64> {
-    let head = std::str::from_utf8(head).ok()?;
-    let behind = head.split_once("\"id\"")?.1.trim_start().strip_prefix(':')?.trim_start();
-    let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
-    behind[..digits].parse().ok()
 }
 
 /// Writes lines until the wire closes or the child reads no more. Never waits for anything but the

@@ -16,19 +16,20 @@ use tokio_util::task::TaskTracker;
 use super::backoff::Backoff;
 use super::board::Board;
 use super::connection::{Connection, Wired};
+use super::courier::Courier;
 use super::dial::{Command, Dial};
 use super::ear::Ear;
 use super::pool::Pool;
 use super::probe::{self, Closed};
 use super::wire::{Failure, Wire};
-use super::{Settings, Source, http, stdio};
+use super::{Settings, Source, Transport, http, stdio};
 use crate::mcp::revision::Era;
 
 /// A connection that lived this long was a good one: the pauses begin anew.
 const STEADY: Duration = Duration::from_secs(30);
 /// A connection that has to be opened again after so short a life waits for its turn.
 const HASTY: Duration = Duration::from_secs(1);
-/// How long a remembered era holds against the evidence.
+/// How long what is remembered of a server holds against the evidence.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// The task of one upstream.
@@ -45,11 +46,20 @@ pub(super) struct Supervisor {
 #[derive(Default)]
 pub(super) struct Memory {
     epoch: u64,
-    /// The era of an HTTP server, and when it was found out. A child is asked each time it starts.
-    era: Option<(Era, Instant)>,
+    /// What an HTTP server speaks, and when it was found out. A child is asked each time it starts.
+    found: Option<(Found, Instant)>,
     pool: Option<Pool>,
     /// Closes the pool's connections; fires after the last connection has been closed properly.
     pool_stop: CancellationToken,
+}
+
+/// What an HTTP server speaks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Found {
+    /// Streamable HTTP in this era.
+    Streamable(Era),
+    /// The HTTP+SSE pair.
+    Pair,
 }
 
 /// A call found that the connection does not work.
@@ -113,7 +123,7 @@ impl Supervisor {
                             tracing::info!(upstream = %self.settings.name, reason, "connecting again");
                             // A legacy session that is over says nothing about the era.
                             if connection.about.era() == Era::Modern {
-                                self.doubt_era();
+                                self.doubt();
                             }
                             connection.abandon().await;
                             // The calls that found out are waiting for the next connection.
@@ -175,7 +185,9 @@ impl Supervisor {
         match &settings.source {
             Source::Library { .. } => unreachable!("the library has no supervisor"),
             Source::Process(command) => self.open_process(command).await,
-            Source::Http { url, headers } => self.open_http(url, headers).await,
+            Source::Http { url, headers, transport } => {
+                self.open_http(url, headers, *transport).await
+            }
         }
     }
 
@@ -200,52 +212,91 @@ impl Supervisor {
                     wire.close().await;
                     era = Some(Era::Legacy);
                 }
-                Err(
-                    Closed::Ended(reason) | Closed::AnotherEra(reason) | Closed::Refused(reason),
-                ) => {
+                Err(closed) => {
                     let junk = stdio.junk().map(|junk| format!("; {junk}")).unwrap_or_default();
-                    return Err(Failed { reason: reason + &junk, wire: Some(wire) });
+                    return Err(Failed { reason: closed.into_reason() + &junk, wire: Some(wire) });
                 }
             }
         }
     }
 
+    /// Opens a connection to a server on the network, over the transport that is configured or
+    /// remembered. Where it is neither, Streamable HTTP goes first and the older pair after it.
     async fn open_http(
         &mut self,
         url: &Uri,
         headers: &HeaderMap,
+        transport: Option<Transport>,
     ) -> Result<(Wired, Arc<Ear>), Failed> {
         let deadline = Instant::now() + self.settings.timeouts.startup;
+        let courier = self.courier(url, headers);
+        let ear = Ear::new(self.settings.name.clone(), self.board.changes.clone());
+        let found = self.memory.found.map(|(found, _)| found);
+        let known = transport.or(match found {
+            Some(Found::Pair) => Some(Transport::Sse),
+            _ => None,
+        });
+        let opened = if known == Some(Transport::Sse) {
+            self.open_pair(&courier, &ear, None, deadline).await
+        } else {
+            let wire = Wire::Http(http::Wire::new(courier.clone(), Arc::clone(&ear)));
+            let era = self.settings.era.or(match found {
+                Some(Found::Streamable(era)) => Some(era),
+                _ => None,
+            });
+            match self.begin(&wire, &ear, era, deadline).await {
+                Ok(connection) => {
+                    let found = Found::Streamable(connection.about.era());
+                    Ok((connection, found))
+                }
+                Err(Closed::NotStreamable(tried)) if transport.is_none() => {
+                    self.open_pair(&courier, &ear, Some(&tried), deadline).await
+                }
+                Err(closed) => Err(closed),
+            }
+        };
+        match opened {
+            Ok((connection, found)) => {
+                self.memory.found.get_or_insert((found, Instant::now()));
+                Ok((connection, ear))
+            }
+            Err(closed) => {
+                if let Closed::AnotherEra(_) | Closed::NotStreamable(_) = closed {
+                    self.doubt();
+                }
+                Err(Failed { reason: closed.into_reason(), wire: None })
+            }
+        }
+    }
+
+    /// Opens the HTTP+SSE pair, after `tried` if anything was.
+    async fn open_pair(
+        &mut self,
+        courier: &Courier,
+        ear: &Arc<Ear>,
+        tried: Option<&str>,
+        deadline: Instant,
+    ) -> Result<(Wired, Found), Closed> {
+        let opening = timeout_at(deadline, probe::open_pair(courier, ear, tried)).await;
+        let wire = opening.map_err(|_| self.late())??;
+        match self.begin(&wire, ear, Some(Era::Legacy), deadline).await {
+            Ok(connection) => Ok((connection, Found::Pair)),
+            Err(closed) => {
+                wire.close().await;
+                Err(closed)
+            }
+        }
+    }
+
+    /// The way to the server, over connections that outlive a conversation.
+    fn courier(&mut self, url: &Uri, headers: &HeaderMap) -> Courier {
         let memory = &mut self.memory;
         let pool = memory.pool.get_or_insert_with(|| {
             let (dial, stop) = (Arc::clone(&self.dial), memory.pool_stop.clone());
             Pool::new(dial, url.clone(), self.tasks.clone(), stop)
         });
-        let ear = Ear::new(self.settings.name.clone(), self.board.changes.clone());
-        let wire = Wire::Http(http::Wire::new(
-            pool.clone(),
-            url.clone(),
-            headers.clone(),
-            Arc::clone(&ear),
-            self.settings.limits.max_message,
-            self.tasks.clone(),
-        ));
-        let era = self.settings.era.or(self.memory.era.map(|(era, _)| era));
-        match self.begin(&wire, &ear, era, deadline).await {
-            Ok(connection) => {
-                let found = (connection.about.era(), Instant::now());
-                self.memory.era.get_or_insert(found);
-                Ok((connection, ear))
-            }
-            Err(closed) => {
-                if let Closed::AnotherEra(_) = closed {
-                    self.doubt_era();
-                }
-                let (Closed::Ended(reason) | Closed::AnotherEra(reason) | Closed::Refused(reason)) =
-                    closed;
-                Err(Failed { reason, wire: None })
-            }
-        }
+        let max_message = self.settings.limits.max_message;
+        Courier::new(pool.clone(), url.clone(), headers.clone(), max_message, self.tasks.clone())
     }
 
     /// Opens the conversation over a wire.
@@ -263,15 +314,18 @@ impl Supervisor {
             let begun = Wired::begin(epoch, wire, ear, opened.introduction, &opened.headers);
             begun.await.map_err(|failure| Closed::Refused(Failure::into_reason(failure)))
         };
-        let startup = self.settings.timeouts.startup;
-        let late = |_| Closed::Refused(format!("it was not ready within {startup:?}"));
-        let connection = timeout_at(deadline, opening).await.map_err(late)??;
+        let connection = timeout_at(deadline, opening).await.map_err(|_| self.late())??;
         self.memory.epoch = epoch;
         Ok(connection)
     }
 
-    /// Forgets the era in the light of evidence against it, at most once a minute.
-    fn doubt_era(&mut self) {
-        self.memory.era = self.memory.era.filter(|(_, found)| found.elapsed() < REMEMBERED);
+    fn late(&self) -> Closed {
+        let startup = self.settings.timeouts.startup;
+        Closed::Refused(format!("it was not ready within {startup:?}"))
+    }
+
+    /// Forgets what the server speaks in the light of evidence against it, at most once a minute.
+    fn doubt(&mut self) {
+        self.memory.found = self.memory.found.filter(|(_, found)| found.elapsed() < REMEMBERED);
     }
 }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::dial::{Child, Command, Dial, Process, Stream};
-use super::{Limits, Retry, Settings, Source, Status, Timeouts, Upstream};
+use super::{Limits, Retry, Settings, Source, Status, Timeouts, Transport, Upstream};
 use crate::json::Object;
 use crate::mcp::call::{Call, Caller, Method as CallMethod, Outcome, Reply};
 use crate::mcp::revision::{Era, Revision};
@@ -44,6 +44,8 @@ pub(super) struct World {
 pub(super) enum Over {
     Stdio,
     Http,
+    /// The HTTP+SSE pair, pinned.
+    Sse,
 }
 
 pub(super) fn settings(over: Over) -> Settings {
@@ -57,6 +59,12 @@ pub(super) fn settings(over: Over) -> Settings {
         Over::Http => Source::Http {
             url: Uri::from_static("http://upstream.test/mcp?x=1"),
             headers: HeaderMap::new(),
+            transport: None,
+        },
+        Over::Sse => Source::Http {
+            url: Uri::from_static("http://upstream.test/v1/sse?x=1"),
+            headers: HeaderMap::new(),
+            transport: Some(Transport::Sse),
         },
     };
     Settings {

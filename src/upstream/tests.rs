@@ -1,6 +1,7 @@
-//! What an upstream does, over both wires and in both eras, in memory and with a clock of our own.
+//! What an upstream does, over every wire and in both eras, in memory and with a clock of our own.
 
 mod calls;
 mod life;
 mod lists;
 mod opening;
+mod pair;

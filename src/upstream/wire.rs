@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
-use super::{Error, http, stdio};
+use super::{Error, http, sse, stdio};
 use crate::json::Object;
 use crate::mcp::call::Outcome;
 use crate::mcp::meta;
@@ -142,11 +142,12 @@ impl From<Failure> for Error {
 
 // === Wire ===
 
-/// A connection to a server, in one of two framings. Cheap to clone.
+/// A connection to a server, in one of three framings. Cheap to clone.
 #[derive(Clone)]
 pub(super) enum Wire {
     Stdio(stdio::Wire),
     Http(http::Wire),
+    Sse(sse::Wire),
 }
 
 impl Wire {
@@ -155,6 +156,7 @@ impl Wire {
         match self {
             Self::Stdio(_) => "stdio",
             Self::Http(_) => "http",
+            Self::Sse(_) => "http+sse",
         }
     }
 
@@ -163,6 +165,7 @@ impl Wire {
         match self {
             Self::Stdio(wire) => wire.exchange(request).await,
             Self::Http(wire) => wire.exchange(request).await,
+            Self::Sse(wire) => wire.exchange(request).await,
         }
     }
 
@@ -171,6 +174,7 @@ impl Wire {
         match self {
             Self::Stdio(wire) => wire.notify(message).await,
             Self::Http(wire) => wire.notify(message, headers).await,
+            Self::Sse(wire) => wire.notify(message, headers).await,
         }
     }
 
@@ -180,6 +184,7 @@ impl Wire {
             Self::Stdio(wire) => wire.ended().await,
             // Each request finds out for itself.
             Self::Http(_) => std::future::pending().await,
+            Self::Sse(wire) => wire.ended().await,
         }
     }
 
@@ -189,6 +194,7 @@ impl Wire {
             Self::Stdio(wire) => wire.close().await,
             // Its requests end with those who wait for them.
             Self::Http(_) => {}
+            Self::Sse(wire) => wire.close().await,
         }
     }
 }

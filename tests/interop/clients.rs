@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rmcp::model::{
     ArgumentInfo, CallToolRequestParams, ClientConfig, CompleteRequestParams,
-    GetPromptRequestParams, Implementation, JsonObject, ProtocolVersion, ReadResourceRequestParams,
-    Reference, ServerNotification, SubscriptionFilter,
+    GetPromptRequestParams, Implementation, JsonObject, ProgressNotificationParam, ProtocolVersion,
+    ReadResourceRequestParams, Reference, ServerNotification, SubscriptionFilter,
 };
 use rmcp::service::{ClientLifecycleMode, ClientServiceExt, NotificationContext, RunningService};
 use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
@@ -29,11 +29,20 @@ Hello, {{who}}!
 #[derive(Clone, Default)]
 pub(crate) struct Listener {
     pub(crate) prompts_changed: Arc<Notify>,
+    pub(crate) progressed: Arc<Notify>,
 }
 
 impl ClientHandler for Listener {
     async fn on_prompt_list_changed(&self, _context: NotificationContext<RoleClient>) {
         self.prompts_changed.notify_one();
+    }
+
+    async fn on_progress(
+        &self,
+        _params: ProgressNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        self.progressed.notify_one();
     }
 
     fn get_info(&self) -> ClientConfig {

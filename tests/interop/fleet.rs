@@ -79,21 +79,24 @@ impl Log {
 
     /// Waits until it holds a line of this message for this upstream, or has held one.
     pub(crate) async fn logged(&mut self, message: &str, upstream: &str) -> Value {
-        self.line(|line| line["message"] == message && line["upstream"] == upstream).await
+        self.line(|line| is_about(line, message, upstream)).await
     }
 
     async fn line(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
-        let parse = |line: &String| serde_json::from_str::<Value>(line).unwrap_or_default();
-        if let Some(line) = self.seen.iter().map(parse).find(&fits) {
-            return line;
+        match self.seen.iter().map(parsed).find(&fits) {
+            Some(line) => line,
+            None => self.next(fits).await,
         }
+    }
+
+    async fn next(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
         let next = async {
             loop {
-                let line = self.lines.next_line().await.unwrap();
-                self.seen.push(line.expect("the log goes on"));
-                let line = self.seen.last().map(parse).unwrap_or_default();
-                if fits(&line) {
-                    break line;
+                let line = self.lines.next_line().await.unwrap().expect("the log goes on");
+                let found = parsed(&line);
+                self.seen.push(line);
+                if fits(&found) {
+                    break found;
                 }
             }
         };
@@ -115,6 +118,11 @@ impl Served {
         self.log.logged(message, upstream).await
     }
 
+    /// Waits until the log holds another line of this message for this upstream.
+    pub(crate) async fn logs(&mut self, message: &str, upstream: &str) {
+        self.log.next(|line| is_about(line, message, upstream)).await;
+    }
+
     /// How much memory the program occupies.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let status = format!("/proc/{}/status", self.child.id().expect("it runs"));
@@ -133,6 +141,15 @@ impl Served {
         let (status, _) = soon(async { tokio::join!(self.child.wait(), drain) }).await;
         status.unwrap().success()
     }
+}
+
+/// Other lines than Weir's own are nothing.
+fn parsed(line: impl AsRef<str>) -> Value {
+    serde_json::from_str(line.as_ref()).unwrap_or_default()
+}
+
+fn is_about(line: &Value, message: &str, upstream: &str) -> bool {
+    line["message"] == message && line["upstream"] == upstream
 }
 
 /// A program from `examples/`. A plain `cargo test` builds them first; narrowed to this file it does not.

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
+use tokio_util::task::TaskTracker;
 
 use crate::fleet::soon;
 
@@ -37,12 +38,23 @@ pub(crate) struct Started {
     _child: Child,
 }
 
+/// A port that is free for now.
+pub(crate) async fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
+}
+
 /// `server-everything` over Streamable HTTP. It tells nobody which port it got, so it gets a free one.
 pub(crate) async fn everything_over_http() -> Started {
-    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let port = free_port().await;
+    let child = everything_on(port, "streamableHttp", "listening on port").await;
+    Started { url: format!("http://127.0.0.1:{port}/mcp"), _child: child }
+}
+
+/// `server-everything` on this port, once it says that it is ready.
+pub(crate) async fn everything_on(port: u16, mode: &str, ready: &str) -> Child {
     let mut child = Command::new(part("bin/node"))
         .arg(everything())
-        .arg("streamableHttp")
+        .arg(mode)
         .env("PORT", port.to_string())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -50,11 +62,10 @@ pub(crate) async fn everything_over_http() -> Started {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let ready = async {
-        while !soon(lines.next_line()).await.unwrap().unwrap().contains("listening on port") {}
-    };
-    soon(ready).await;
-    Started { url: format!("http://127.0.0.1:{port}/mcp"), _child: child }
+    soon(async { while !lines.next_line().await.unwrap().unwrap().contains(ready) {} }).await;
+    // It logs every message: somebody has to read on, until it ends.
+    TaskTracker::new().spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    child
 }
 
 /// FastMCP over Streamable HTTP, which speaks both eras.

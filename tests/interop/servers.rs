@@ -11,7 +11,10 @@ use tokio::process::Command;
 
 use crate::clients::{Client, Listener, legacy, modern, object, over_http};
 use crate::fleet::{Fleet, soon};
-use crate::parts::{Started, everything, everything_over_http, fastmcp, page, part, script, sdk2};
+use crate::parts::{
+    Started, everything, everything_on, everything_over_http, fastmcp, free_port, page, part,
+    script, sdk2,
+};
 
 fn arguments(name: &'static str, arguments: Value) -> CallToolRequestParams {
     CallToolRequestParams::new(name).with_arguments(object(arguments))
@@ -203,4 +206,62 @@ async fn a_real_servers_change_reaches_clients_of_both_eras_whatever_era_the_ser
         call(&new, "real__remove_prompt", json!({ "name": "storm" })).await;
         assert!(served.stop().await);
     }
+}
+
+#[tokio::test]
+async fn a_real_server_of_the_older_transport_is_found_used_and_found_again() {
+    let (port, ready) = (free_port().await, "running on port");
+    let mut server = everything_on(port, "sse", ready).await;
+    let url = format!("http://127.0.0.1:{port}/sse");
+    let fleet = Fleet::new(&format!(
+        "[upstreams.found]\nurl = {url:?}\n[upstreams.pinned]\nurl = {url:?}\ntransport = \"sse\"\n"
+    ));
+    let checked = soon(fleet.command(&["check"]).output()).await.unwrap();
+    let report = String::from_utf8(checked.stdout).unwrap();
+    assert_eq!(report.matches("http+sse 2025-11-25  4 prompts, 13 tools").count(), 2, "{report}");
+
+    let mut served = fleet.serve().await;
+    for upstream in ["found", "pinned"] {
+        served.logged("listed", upstream).await;
+    }
+    let ear = Listener::default();
+    for lifecycle in [legacy(), modern()] {
+        let client = over_http(&served, lifecycle, &ear).await;
+        let prompts = soon(client.list_all_prompts()).await.unwrap();
+        assert_eq!(prompts.len(), 8, "{prompts:?}");
+        for upstream in ["found", "pinned"] {
+            let name = format!("{upstream}__args-prompt");
+            let text = prompt(&client, &name, json!({ "city": "Delft", "state": "ZH" })).await;
+            assert!(text.contains("Delft"), "{text}");
+            let name = format!("{upstream}__completable-prompt");
+            assert_eq!(complete(&client, &name, "department", "E").await, ["Engineering"]);
+        }
+        assert_eq!(call(&client, "found__echo", json!({ "message": "ä" })).await, "Echo: ä");
+        let uri = "demo://resource/dynamic/text/1";
+        let read = soon(client.read_resource(ReadResourceRequestParams::new(uri))).await.unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap()["contents"][0]["uri"], uri);
+        let slow = json!({ "duration": 0.2, "steps": 2 });
+        let done = call(&client, "pinned__trigger-long-running-operation", slow).await;
+        assert!(done.contains("completed"), "{done}");
+        soon(ear.progressed.notified()).await;
+        soon(client.cancel()).await.unwrap();
+    }
+
+    // A call that is under way when the server dies ends at once, and the next server is found.
+    let ear = Listener::default();
+    let client = over_http(&served, modern(), &ear).await;
+    let slow = json!({ "duration": 600, "steps": 6000 });
+    let under_way = client.call_tool(arguments("found__trigger-long-running-operation", slow));
+    let dies = async {
+        ear.progressed.notified().await;
+        server.kill().await.unwrap();
+    };
+    let (ended, ()) = soon(async { tokio::join!(under_way, dies) }).await;
+    assert!(ended.is_err(), "{ended:?}");
+    served.logged("down", "found").await;
+    let _server = everything_on(port, "sse", ready).await;
+    served.logs("up", "found").await;
+    assert_eq!(call(&client, "found__echo", json!({ "message": "b" })).await, "Echo: b");
+    soon(client.cancel()).await.unwrap();
+    assert!(served.stop().await);
 }

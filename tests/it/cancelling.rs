@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir::rpc::Id;
 
-use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side};
+use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, UPSTREAMS};
 use crate::client::named;
 use crate::upstream::Cancelled;
 use crate::world::{World, everywhere, hub, pass, settle};
@@ -52,7 +52,7 @@ async fn a_late_answer_to_a_cancelled_call_reaches_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_ends_when_its_modern_client_leaves() {
-    for upstream in SIDES {
+    for upstream in UPSTREAMS {
         let world = World::start(hub(upstream), "").await;
         let client = world.client(MODERN_HTTP).await;
         let mut held = world.upstream("hub").hold("tools/call");
@@ -67,7 +67,7 @@ async fn a_call_ends_when_its_modern_client_leaves() {
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_client_that_loses_its_stream_only_detaches() {
-    for upstream in SIDES {
+    for upstream in UPSTREAMS {
         let world = World::start(hub(upstream), "").await;
         let client = world.client(LEGACY_HTTP).await;
         let mut held = world.upstream("hub").hold("tools/call");
@@ -85,7 +85,7 @@ async fn a_legacy_client_that_loses_its_stream_only_detaches() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_session_cancels_its_calls() {
-    for upstream in SIDES {
+    for upstream in UPSTREAMS {
         let world = World::start(hub(upstream), "").await;
         let client = world.client(LEGACY_HTTP).await;
         let mut held = world.upstream("hub").hold("tools/call");
@@ -105,7 +105,7 @@ async fn the_end_of_a_session_cancels_its_calls() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_standard_input_cancels_every_call() {
     for client_side in [MODERN_STDIO, LEGACY_STDIO] {
-        for upstream in SIDES {
+        for upstream in UPSTREAMS {
             let world = World::start(hub(upstream), "").await;
             let client = world.client(client_side).await;
             let mut held = world.upstream("hub").hold("tools/call");

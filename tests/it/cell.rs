@@ -14,7 +14,7 @@ pub(crate) enum Wire {
     Stdio,
     /// Streamable HTTP.
     Http,
-    /// The deprecated HTTP+SSE pair.
+    /// The deprecated HTTP+SSE pair of 2024-11-05.
     Sse,
 }
 
@@ -50,11 +50,20 @@ pub(crate) const LEGACY_SSE: Side = Side::new(Revision::NEWEST_LEGACY, Wire::Sse
 /// Every side of a client.
 pub(crate) const CLIENTS: [Side; 5] = [SIDES[0], SIDES[1], SIDES[2], SIDES[3], LEGACY_SSE];
 
+/// What an upstream may speak: one that is asked over HTTP+SSE, too.
+pub(crate) const UPSTREAMS: [Side; 5] = [
+    MODERN_HTTP,
+    MODERN_STDIO,
+    LEGACY_HTTP,
+    LEGACY_STDIO,
+    Side::new(Revision::V2024_11_05, Wire::Sse),
+];
+
 /// Every client's side with every upstream's.
 pub(crate) fn matrix() -> impl Iterator<Item = Cell> {
     CLIENTS
         .into_iter()
-        .flat_map(|client| SIDES.into_iter().map(move |upstream| Cell { client, upstream }))
+        .flat_map(|client| UPSTREAMS.into_iter().map(move |upstream| Cell { client, upstream }))
 }
 
 impl Side {

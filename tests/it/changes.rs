@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir::mcp::kind::{Kind, Topic};
 
-use crate::cell::{MODERN_HTTP, SIDES};
+use crate::cell::{MODERN_HTTP, SIDES, UPSTREAMS};
 use crate::client::{Ears, SILENCE};
 use crate::upstream::{Script, definition};
 use crate::world::{World, everywhere, hub, pass};
@@ -176,7 +176,7 @@ async fn a_change_of_one_upstream_leaves_the_others_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_changes_is_read_once_a_second_and_its_end_is_seen_soon() {
-    for upstream in SIDES {
+    for upstream in UPSTREAMS {
         let world = World::start(hub(upstream), "").await;
         let client = world.client(MODERN_HTTP).await;
         let hub = world.upstream("hub");

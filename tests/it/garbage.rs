@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, SIDES};
+use crate::cell::{MODERN_HTTP, SIDES, UPSTREAMS};
 use crate::client::named;
 use crate::world::{World, everywhere, hub, pass};
 
@@ -67,7 +67,7 @@ async fn a_second_answer_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_legacy_servers_ping_is_answered_and_its_questions_are_declined() {
-    for upstream in [LEGACY_HTTP, LEGACY_STDIO] {
+    for upstream in UPSTREAMS.into_iter().filter(|side| !side.is_modern()) {
         let world = World::start(hub(upstream), "").await;
         let client = world.client(MODERN_HTTP).await;
         let hub = world.upstream("hub");

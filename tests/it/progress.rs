@@ -2,7 +2,7 @@
 
 use weir::rpc::Id;
 
-use crate::cell::SIDES;
+use crate::cell::{SIDES, UPSTREAMS};
 use crate::client::{named, object, string};
 use crate::world::{World, everywhere, hub, settle};
 
@@ -61,7 +61,7 @@ async fn the_same_token_from_two_clients_is_not_mixed_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_string_token_comes_back_as_a_string() {
-    for upstream in SIDES {
+    for upstream in UPSTREAMS {
         let world = World::start(hub(upstream), "").await;
         for side in SIDES {
             let client = world.client(side).await;

@@ -3,7 +3,9 @@
 use weir::mcp::kind::{Kind, Topic};
 use weir::mcp::revision::Revision;
 
-use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Wire};
+use crate::cell::{
+    LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, UPSTREAMS, Wire,
+};
 use crate::client::{Client, object, set, string};
 use crate::upstream::{Probe, Replies, Script};
 use crate::world::{World, hub};
@@ -48,7 +50,8 @@ async fn a_client_of_any_revision_is_served() {
 
 #[tokio::test(start_paused = true)]
 async fn an_upstream_of_any_revision_is_used() {
-    for side in every_side() {
+    let pairs = LEGACY.map(|revision| Side::new(revision, Wire::Sse));
+    for side in every_side().chain(pairs) {
         for replies in [Replies::Json, Replies::Events] {
             let script = Script::full(side).replies(replies);
             let world = World::start(vec![("hub", script)], "").await;
@@ -166,7 +169,7 @@ async fn an_era_that_is_switched_off_is_not_served() {
 
 #[tokio::test(start_paused = true)]
 async fn discovering_is_optional_and_always_served() {
-    for upstream in SIDES {
+    for upstream in UPSTREAMS {
         let world = World::start(hub(upstream), "").await;
         for side in [MODERN_HTTP, MODERN_STDIO] {
             let client = world.client(side).await;

@@ -11,6 +11,7 @@
 mod call;
 mod http;
 mod script;
+mod sse;
 mod stdio;
 
 use std::collections::{HashMap, HashSet};
@@ -84,6 +85,8 @@ struct State {
     /// Ids by conversation that have been used.
     used: HashSet<(u64, Id)>,
     sessions: HashMap<String, u64>,
+    /// The streams of the HTTP+SSE pair, by conversation.
+    streams: HashMap<u64, Sink>,
     numbers: u64,
     /// Where a server that remembers is in each list.
     places: [usize; 4],
@@ -122,6 +125,7 @@ impl Upstream {
             open: HashMap::new(),
             used: HashSet::new(),
             sessions: HashMap::new(),
+            streams: HashMap::new(),
             numbers: 0,
             places: [0; 4],
             has_refused: false,
@@ -523,6 +527,7 @@ impl State {
         self.ears.clear();
         self.hung.clear();
         self.sessions.clear();
+        self.streams.clear();
     }
 }
 

@@ -211,9 +211,10 @@ fn completed(scripts: &Scripts, config: &str) -> String {
     let mut config = config.to_owned();
     for (name, script) in scripts {
         let header = format!("[upstreams.{name}]");
-        let way = match script.side.is_http() {
-            true => format!("{header}\nurl = \"http://{name}.test/mcp\""),
-            false => format!("{header}\ncommand = \"{name}\""),
+        let way = match script.side.wire {
+            Wire::Stdio => format!("{header}\ncommand = \"{name}\""),
+            // Which of the two transports it is has to be found out.
+            Wire::Http | Wire::Sse => format!("{header}\nurl = \"http://{name}.test/mcp\""),
         };
         if config.contains(&header) {
             config = config.replace(&header, &way);

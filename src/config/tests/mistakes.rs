@@ -100,7 +100,7 @@ color = "red"
      --> weir.toml:3:1
       |
     3 | lazy = true
-      | ^^^^ known here: prefix, prompts_dir, command, args, env, pass_env, cwd, url, headers, era, timeouts, retry, limits, prompts, tools, resources, rename, enabled
+      | ^^^^ known here: prefix, prompts_dir, command, args, env, pass_env, cwd, url, headers, transport, era, timeouts, retry, limits, prompts, tools, resources, rename, enabled
 
     error: log.color: no such key
      --> weir.toml:5:1
@@ -218,6 +218,47 @@ args = ["x"]
       |
     7 | args = ["x"]
       |        ^^^^^ remove it
+    "#);
+}
+
+#[test]
+fn a_transport_goes_with_a_url_and_http_sse_with_no_modern_era() {
+    let drawn = mistakes(
+        r#"[defaults]
+era = "modern"
+[upstreams.a]
+command = "x"
+transport = "http"
+[upstreams.b]
+url = "http://h/sse"
+transport = "sse"
+[upstreams.c]
+url = "http://h/"
+transport = "stdio"
+[upstreams.d]
+url = "http://h/"
+era = "legacy"
+transport = "sse"
+"#,
+    );
+    insta::assert_snapshot!(drawn, @r#"
+    error: upstreams.a.transport: goes with url, not with command
+     --> weir.toml:5:13
+      |
+    5 | transport = "http"
+      |             ^^^^^^ remove it
+
+    error: upstreams.b.transport: era is "modern", and modern servers have no HTTP+SSE
+     --> weir.toml:8:13
+      |
+    8 | transport = "sse"
+      |             ^^^^^ remove it, or set era = "legacy"
+
+    error: upstreams.c.transport: "stdio" is not a choice here
+      --> weir.toml:11:13
+       |
+    11 | transport = "stdio"
+       |             ^^^^^^^ one of: auto, http, sse
     "#);
 }
 

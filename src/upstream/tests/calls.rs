@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::pair::{Pair, pair};
 use crate::mcp::call::{Body, Call, Outcome};
 use crate::mcp::kind::Kind;
 use crate::mcp::note::Notes;
@@ -15,16 +16,17 @@ use crate::upstream::testing::{Events, Exchange, Over, Peer, World, call, payloa
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::V2026_07_28;
 
-/// A server in one of the four combinations, and the call that it got.
+/// A server in one of the combinations of era and wire that there are, and the call that it got.
 enum Server {
     Stdio(Box<Peer>, Value),
     Http(Events, Value),
+    Sse(Pair, Value),
 }
 
 impl Server {
     fn request(&self) -> &Value {
         match self {
-            Self::Stdio(_, request) | Self::Http(_, request) => request,
+            Self::Stdio(_, request) | Self::Http(_, request) | Self::Sse(_, request) => request,
         }
     }
 
@@ -32,6 +34,7 @@ impl Server {
         match self {
             Self::Stdio(peer, _) => peer.send(message).await,
             Self::Http(events, _) => events.send(message),
+            Self::Sse(pair, _) => pair.events.send(message),
         }
     }
 
@@ -52,6 +55,7 @@ impl Server {
         let id = self.request()["id"].clone();
         let cancelled = match self {
             Self::Stdio(mut peer, _) => peer.read().await,
+            Self::Sse(pair, _) => pair.read(world).await,
             Self::Http(events, _) => {
                 events.closed().await;
                 if era == Era::Modern {
@@ -70,53 +74,59 @@ impl Server {
     }
 }
 
-/// Does `check` in the four combinations, with a call under way.
+/// Does `check` in every combination, with a call under way.
 async fn in_all_cells(
     wanted: bool,
     check: impl AsyncFn(&mut World, Server, Running, crate::mcp::note::NoteStream, Era),
 ) {
-    for era in [Era::Legacy, Era::Modern] {
-        for over in [Over::Stdio, Over::Http] {
-            let (notes, stream) = Notes::channel();
-            let mut asked = call(LEGACY);
-            if wanted {
-                asked.caller.notes = notes;
-            }
-            let (mut world, peer) = match over {
-                Over::Stdio => {
-                    let (world, peer) = World::stdio(era).await;
-                    (world, Some(peer))
-                }
-                Over::Http => (World::http(era).await, None),
-            };
-            let running = Running::start(&world, asked);
-            let server = match peer {
-                Some(mut peer) => {
-                    let request = peer.read().await;
-                    Server::Stdio(Box::new(peer), request)
-                }
-                None => {
-                    let request = world.post().await;
-                    let body = request.body.clone();
-                    Server::Http(request.events(), body)
-                }
-            };
-            check(&mut world, server, running, stream, era).await;
-            world.finish().await;
+    for (era, over) in [
+        (Era::Legacy, Over::Stdio),
+        (Era::Legacy, Over::Http),
+        (Era::Legacy, Over::Sse),
+        (Era::Modern, Over::Stdio),
+        (Era::Modern, Over::Http),
+    ] {
+        let (notes, stream) = Notes::channel();
+        let mut asked = call(LEGACY);
+        if wanted {
+            asked.caller.notes = notes;
         }
+        let (mut world, running, server) = match over {
+            Over::Stdio => {
+                let (world, mut peer) = World::stdio(era).await;
+                let running = Running::start(&world, asked);
+                let request = peer.read().await;
+                (world, running, Server::Stdio(Box::new(peer), request))
+            }
+            Over::Http => {
+                let mut world = World::http(era).await;
+                let running = Running::start(&world, asked);
+                let request = world.post().await;
+                let body = request.body.clone();
+                (world, running, Server::Http(request.events(), body))
+            }
+            Over::Sse => {
+                let (mut world, pair) = pair().await;
+                let running = Running::start(&world, asked);
+                let request = pair.read(&mut world).await;
+                (world, running, Server::Sse(pair, request))
+            }
+        };
+        check(&mut world, server, running, stream, era).await;
+        world.finish().await;
     }
 }
 
 /// A call that runs beside the test.
-struct Running(tokio::task::JoinHandle<Result<String, Error>>);
+pub(super) struct Running(pub(super) tokio::task::JoinHandle<Result<String, Error>>);
 
 impl Running {
-    fn start(world: &World, call: Call) -> Self {
+    pub(super) fn start(world: &World, call: Call) -> Self {
         let upstream = world.upstream.clone();
         Self(world.tasks.spawn(async move { Ok(payload(upstream.call(call).await?).await) }))
     }
 
-    async fn end(self) -> Result<String, Error> {
+    pub(super) async fn end(self) -> Result<String, Error> {
         self.0.await.expect("the call was not aborted")
     }
 }

@@ -230,16 +230,6 @@ async fn a_refused_connection_decides_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_streamable_http_is_named_as_such() {
-    let mut world = World::start(settings(Over::Http));
-    world.post().await.status(404);
-    world.post().await.status(405);
-    let reason = world.down().await;
-    assert!(reason.contains("HTTP+SSE"), "{reason}");
-    world.finish().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_pinned_era_is_not_asked_for() {
     let pinned = |over, era| {
         let mut settings = settings(over);

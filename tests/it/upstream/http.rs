@@ -23,11 +23,12 @@ use weir::rpc::{self, Message};
 
 use super::call::{Out, Sink};
 use super::{Ear, QUEUE, Replies, Upstream};
+use crate::cell::Wire;
 
 /// How much either side may write ahead of the other's reading.
 const PIPE: usize = 64 * 1024;
 
-type Body = UnsyncBoxBody<Bytes, io::Error>;
+pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 impl Upstream {
     /// Opens a connection.
@@ -37,7 +38,12 @@ impl Upstream {
         let upstream = self.clone();
         let service = service_fn(move |request| {
             let upstream = upstream.clone();
-            async move { Ok::<_, Infallible>(upstream.serve(request).await) }
+            async move {
+                Ok::<_, Infallible>(match upstream.side().wire {
+                    Wire::Sse => upstream.serve_pair(request).await,
+                    _ => upstream.serve(request).await,
+                })
+            }
         });
         let serving = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(ours), service);
@@ -238,7 +244,7 @@ fn json(code: u16, body: Body) -> Response<Body> {
     response
 }
 
-fn status(code: u16) -> Response<Body> {
+pub(super) fn status(code: u16) -> Response<Body> {
     let mut response = Response::new(Full::new(Bytes::new()).map_err(never).boxed_unsync());
     *response.status_mut() = StatusCode::from_u16(code).expect("a status");
     response
@@ -248,7 +254,7 @@ fn never(never: Infallible) -> io::Error {
     match never {}
 }
 
-fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+pub(super) fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     Some(headers.get(name)?.to_str().expect("an ASCII header").to_owned())
 }
 

@@ -1,0 +1,230 @@
+//! Carries messages to a server over HTTP, one a request: what both HTTP wires have in common.
+//!
+//! Promises: a message is written at most once. What is sent aside, with nobody waiting, takes a bounded
+//! time; answers to the server's own requests beyond [`MAX_REPLIES`] at a time are dropped, so that a
+//! server that asks without end costs itself its answers.
+//!
+//! Knows nothing of: what a response to a message means, protocol eras and sessions; the headers that
+//! differ come with each message.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::Full;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper::http::uri::PathAndQuery;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::task::TaskTracker;
+
+use super::ear::Ear;
+use super::events::{Events, Media, Oversize, media_type};
+use super::pool::{Arrival, NoResponse, Pool};
+use super::wire::Failure;
+use crate::rpc::Outcome;
+
+/// How long a message that nobody waits for may take.
+const ASIDE: Duration = Duration::from_secs(5);
+/// How many answers to the server's own requests may be on their way.
+const MAX_REPLIES: usize = 64;
+/// How much of the body of a refusal is read, and how long that may take.
+const REFUSAL_BYTES: usize = 64 * 1024;
+const REFUSAL: Duration = Duration::from_secs(5);
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const USER_AGENT_TEXT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
+
+/// The way to a server behind a URL. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Courier {
+    shared: Arc<Shared>,
+    /// Where requests go: always on the server that the pool connects to.
+    url: Uri,
+}
+
+struct Shared {
+    pool: Pool,
+    /// On every request, as configured.
+    headers: HeaderMap,
+    max_message: usize,
+    tasks: TaskTracker,
+    replies: Arc<Semaphore>,
+}
+
+impl Courier {
+    pub(super) fn new(
+        pool: Pool,
+        url: Uri,
+        headers: HeaderMap,
+        max_message: usize,
+        tasks: TaskTracker,
+    ) -> Self {
+        let replies = Arc::new(Semaphore::new(MAX_REPLIES));
+        Self { shared: Arc::new(Shared { pool, headers, max_message, tasks, replies }), url }
+    }
+
+    /// A courier to another place on the same server.
+    pub(super) fn towards(&self, path: PathAndQuery) -> Self {
+        let mut parts = self.url.clone().into_parts();
+        parts.path_and_query = Some(path);
+        let url = Uri::from_parts(parts).expect("a URL with another path is a URL");
+        Self { shared: Arc::clone(&self.shared), url }
+    }
+
+    /// Where requests go.
+    pub(super) fn url(&self) -> &Uri {
+        &self.url
+    }
+
+    /// The largest message that is taken, in bytes.
+    pub(super) fn max_message(&self) -> usize {
+        self.shared.max_message
+    }
+
+    /// Where what goes on by itself is run.
+    pub(super) fn tasks(&self) -> &TaskTracker {
+        &self.shared.tasks
+    }
+
+    /// Sends a message and waits for the head of its response.
+    pub(super) async fn post(
+        &self,
+        message: Bytes,
+        headers: &HeaderMap,
+    ) -> Result<Response<Arrival>, Failure> {
+        self.send(self.request(Method::POST, message, headers)).await
+    }
+
+    /// Opens an event stream, or takes up one that was lost behind `last_id`.
+    pub(super) async fn listen(
+        &self,
+        headers: &HeaderMap,
+        last_id: Option<&str>,
+        oversize: Oversize,
+    ) -> Result<Events, Failure> {
+        let mut request = self.request(Method::GET, Bytes::new(), headers);
+        let all = request.headers_mut();
+        all.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if let Some(id) = last_id.and_then(|id| HeaderValue::from_str(id).ok()) {
+            all.insert(LAST_EVENT_ID, id);
+        }
+        let (head, body) = self.send(request).await?.into_parts();
+        if !head.status.is_success() {
+            body.drain();
+            return Err(Failure::Refused { status: head.status, error: None, names_it: false });
+        }
+        match media_type(&head.headers) {
+            Media::Events => Ok(Events::new(body, self.shared.max_message, oversize)),
+            _ => Err(Failure::Protocol("it answered with something else than events".into())),
+        }
+    }
+
+    /// Sends a message to which no answer is expected.
+    pub(super) async fn notify(&self, message: Bytes, headers: &HeaderMap) -> Result<(), Failure> {
+        let (head, body) = self.post(message, headers).await?.into_parts();
+        body.drain();
+        if head.status.is_success() {
+            return Ok(());
+        }
+        Err(Failure::Refused { status: head.status, error: None, names_it: false })
+    }
+
+    /// Tells the server that its session is over, if it wants to know. Waits a moment for it.
+    pub(super) async fn delete(&self, headers: &HeaderMap) {
+        let request = self.request(Method::DELETE, Bytes::new(), headers);
+        let _ = tokio::time::timeout(ASIDE, self.send(request)).await;
+    }
+
+    /// Sends the server what it is owed for its own requests.
+    pub(super) fn send_back(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
+        for reply in replies {
+            match Arc::clone(&self.shared.replies).try_acquire_owned() {
+                Ok(turn) => self.send_aside(reply, headers, Some(turn)),
+                Err(_) => tracing::debug!("the server asks faster than it takes answers"),
+            }
+        }
+    }
+
+    /// Sends a message that nobody waits for.
+    pub(super) fn aside(&self, message: Bytes, headers: &HeaderMap) {
+        self.send_aside(message, headers, None);
+    }
+
+    fn send_aside(&self, message: Bytes, headers: &HeaderMap, turn: Option<OwnedSemaphorePermit>) {
+        let courier = self.clone();
+        let headers = headers.clone();
+        self.finish(async move {
+            let _turn = turn;
+            if let Err(failure) = courier.notify(message, &headers).await {
+                tracing::debug!(?failure, "a message aside was lost");
+            }
+        });
+    }
+
+    /// Lets something that nobody waits for come to its end, if it does so soon.
+    pub(super) fn finish(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.shared.tasks.spawn(async move {
+            if tokio::time::timeout(ASIDE, work).await.is_err() {
+                tracing::debug!("a message aside took too long");
+            }
+        });
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Arrival>, Failure> {
+        self.shared.pool.send(request).await.map_err(|none| match none {
+            NoResponse::Unsent(reason) => Failure::Unsent(reason),
+            NoResponse::Broke(reason) => Failure::Broke(reason),
+        })
+    }
+
+    fn request(&self, method: Method, message: Bytes, headers: &HeaderMap) -> Request<Full<Bytes>> {
+        let url = &self.url;
+        let is_post = method == Method::POST;
+        let mut request = Request::new(Full::new(message));
+        *request.method_mut() = method;
+        // The form that servers expect: the path alone, and the authority as `Host`.
+        let path = url.path_and_query().map_or("/", |path| path.as_str());
+        *request.uri_mut() = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+        let all = request.headers_mut();
+        all.clone_from(&self.shared.headers);
+        let host = url.authority().map(|authority| {
+            // Credentials in a URL are not for the Host header.
+            authority.as_str().rsplit('@').next().unwrap_or_default()
+        });
+        if let Some(host) = host.and_then(|host| HeaderValue::from_str(host).ok()) {
+            all.insert(HOST, host);
+        }
+        all.entry(USER_AGENT).or_insert(HeaderValue::from_static(USER_AGENT_TEXT));
+        let accept = HeaderValue::from_static("application/json, text/event-stream");
+        all.insert(ACCEPT, accept);
+        if is_post {
+            all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        for (name, value) in headers {
+            all.insert(name, value.clone());
+        }
+        request
+    }
+}
+
+/// Reads a refusal: its status, and the JSON-RPC error about request `id` if it holds one.
+pub(super) async fn refusal(ear: &Ear, id: u64, status: StatusCode, mut body: Arrival) -> Failure {
+    let mut text = BytesMut::new();
+    let read = async {
+        while let Some(Ok(chunk)) = body.chunk().await {
+            text.extend_from_slice(&chunk);
+            if text.len() > REFUSAL_BYTES {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(REFUSAL, read).await;
+    let heard = ear.hear(text.freeze()).unwrap_or_default();
+    let names_it = heard.answers.iter().any(|(answered, _)| *answered == Some(id));
+    let error = match heard.answer_to(id) {
+        Some(Outcome::Error(error)) => Some(error),
+        _ => None,
+    };
+    Failure::Refused { status, error, names_it }
+}

@@ -1,0 +1,295 @@
+//! The wire of 2024-11-05, HTTP with SSE: one event stream brings all that the server says, and each
+//! message to it is a POST of its own, to an endpoint that the stream's first event names.
+//!
+//! Promises: the endpoint is of the URL's own origin, and whatever it says, nothing is ever sent to
+//! another server. A request is written at most once. When the stream ends, every open request ends at
+//! once. The reader waits for nothing but the stream. A POST that is refused ends its own request only.
+//!
+//! Knows nothing of: protocol eras. `id` and `retry` mean nothing here: a stream that was lost takes
+//! its session with it.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::http::uri::PathAndQuery;
+use hyper::{HeaderMap, Uri};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::child::quote;
+use super::courier::{Courier, refusal};
+use super::ear::{Claim, Ear};
+use super::events::{Events, Oversize};
+use super::inbox::{self, Inbox};
+use super::reference::{origin, resolve, same_origin};
+use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
+use crate::event_stream::Event;
+
+/// How long the first event may take: a server sends it before it has anything to do.
+const ENDPOINT: Duration = Duration::from_secs(10);
+/// The longest endpoint that is taken.
+const MAX_ENDPOINT_BYTES: usize = 4 * 1024;
+
+/// Why a connection whose session the server has forgotten must be opened again.
+const SESSION_OVER: &str = "it no longer knows the session";
+
+/// An open event stream and the requests that are open on it. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Wire {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Leads to the endpoint.
+    courier: Courier,
+    ear: Arc<Ear>,
+    /// Why the stream has ended, once it has.
+    ended: watch::Receiver<Option<String>>,
+    /// What answers to the server's own requests carry beside what was configured.
+    standing: Arc<OnceLock<HeaderMap>>,
+    /// Asks the reader to end.
+    closing: CancellationToken,
+    /// The reader is done, and the stream closed.
+    gone: CancellationToken,
+}
+
+impl Wire {
+    /// Opens the stream, waits for the endpoint and starts the task that reads on. It ends with the
+    /// stream. Where the failure is [`Failure::Refused`] or [`Failure::Protocol`], the pair is not served.
+    pub(super) async fn open(courier: &Courier, ear: Arc<Ear>) -> Result<Self, Failure> {
+        let mut events = courier.listen(&HeaderMap::new(), None, Oversize::IsCut).await?;
+        let late =
+            |_| Failure::Protocol(format!("it sent no `endpoint` event within {ENDPOINT:?}"));
+        let first = timeout(ENDPOINT, events.next()).await.map_err(late)??;
+        let ended =
+            || Failure::Protocol("its event stream ended before the `endpoint` event".into());
+        let endpoint = endpoint(courier.url(), &first.ok_or_else(ended)?)?;
+        let courier = courier.towards(endpoint);
+
+        let (ended_sender, ended) = watch::channel(None);
+        let (closing, gone) = (CancellationToken::new(), CancellationToken::new());
+        let standing = Arc::new(OnceLock::new());
+        let reader = Reader {
+            events,
+            inbox: Inbox { ear: Arc::clone(&ear), limit: courier.max_message() },
+            courier: courier.clone(),
+            standing: Arc::clone(&standing),
+        };
+        let end = End {
+            reason: "its event stream is no longer read".into(),
+            ended: ended_sender,
+            ear: Arc::clone(&ear),
+            _gone: gone.clone().drop_guard(),
+        };
+        let stop = closing.clone();
+        courier.tasks().spawn(async move {
+            let read = stop.run_until_cancelled(reader.run()).await;
+            end.because(read.unwrap_or_else(|| "it was stopped".into()));
+        });
+        Ok(Self { shared: Arc::new(Shared { courier, ear, ended, standing, closing, gone }) })
+    }
+
+    /// From now on, answers to the server's own requests carry these headers.
+    pub(super) fn agree(&self, headers: HeaderMap) {
+        let _ = self.shared.standing.set(headers);
+    }
+
+    /// Sends a request and waits for its answer, which comes in on the stream; it may come before the
+    /// response to the POST does.
+    pub(super) async fn exchange(&self, mut request: Outgoing) -> Result<Answer, Failure> {
+        let unsent = || Failure::Unsent(self.reason());
+        let claim = self.shared.ear.enter(&request).ok_or_else(unsent)?;
+        let id = claim.id();
+        let message = request.write(id);
+        let farewell = (request.cancel != Cancel::Never).then(|| request.headers.clone());
+        let mut open = Open { wire: self, claim, farewell };
+        let (courier, ear) = (self.shared.courier.clone(), Arc::clone(&self.shared.ear));
+        let mut post =
+            Box::pin(async move { post(&courier, &ear, id, message, request.headers).await });
+        let answer = tokio::select! {
+            biased;
+            answer = inbox::answer(&mut open.claim) => {
+                if answer.is_some() {
+                    // It was read, so all that is missing is that the server says so.
+                    self.shared.courier.finish(async { drop(post.await) });
+                }
+                answer
+            }
+            posted = &mut post => match posted {
+                Ok(()) => inbox::answer(&mut open.claim).await,
+                Err(failure) => {
+                    // Only where the connection broke may the server be at work.
+                    if !matches!(failure, Failure::Broke(_)) {
+                        open.farewell = None;
+                    }
+                    return Err(failure);
+                }
+            },
+        };
+        answer.unwrap_or_else(|| Err(Failure::Broke(self.reason())))
+    }
+
+    pub(super) async fn notify(&self, message: Bytes, headers: &HeaderMap) -> Result<(), Failure> {
+        self.shared.courier.notify(message, headers).await
+    }
+
+    /// Waits until the stream has ended and tells why. Cancel-safe.
+    pub(super) async fn ended(&self) -> String {
+        let mut ended = self.shared.ended.clone();
+        // An error means that the reader is gone, and with it the stream.
+        let _ = ended.wait_for(Option::is_some).await;
+        self.reason()
+    }
+
+    /// Closes the stream and returns when that is done.
+    pub(super) async fn close(&self) {
+        self.shared.closing.cancel();
+        self.shared.gone.cancelled().await;
+    }
+
+    fn reason(&self) -> String {
+        let reason = self.shared.ended.borrow().clone();
+        reason.unwrap_or_else(|| "the connection is closing".into())
+    }
+}
+
+impl Drop for Shared {
+    /// Whoever forgets a wire must not leave a stream behind.
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
+/// Reads where messages go from the first event.
+///
+/// Spec 2024-11-05, transports: the server MUST send an `endpoint` event that holds a URI. That it is of
+/// the stream's own origin is asked for here, as by every careful client: otherwise a server could have
+/// our credentials sent elsewhere.
+fn endpoint(url: &Uri, first: &Event) -> Result<PathAndQuery, Failure> {
+    let wrong = |text: String| Failure::Protocol(text);
+    if first.name != "endpoint" {
+        let name = if first.name.is_empty() { "message" } else { &first.name };
+        return Err(wrong(format!("its first event is `{}`, not `endpoint`", quote(name, 40))));
+    }
+    if first.cut.is_some() || first.data.len() > MAX_ENDPOINT_BYTES {
+        return Err(wrong(format!("its endpoint has more than {MAX_ENDPOINT_BYTES} bytes")));
+    }
+    let text = std::str::from_utf8(&first.data).ok().map(str::trim).filter(|text| !text.is_empty());
+    let endpoint = text.and_then(|text| resolve(url, text));
+    let endpoint = endpoint.ok_or_else(|| wrong("its endpoint is no URL".into()))?;
+    if !same_origin(url, &endpoint) {
+        let elsewhere = origin(&endpoint).unwrap_or_default();
+        let elsewhere = quote(&elsewhere, 200);
+        return Err(wrong(format!(
+            "its endpoint is on another origin, {elsewhere}, and is not used"
+        )));
+    }
+    // Of the same origin, so the path is all there is to it.
+    endpoint.into_parts().path_and_query.ok_or_else(|| wrong("its endpoint is no URL".into()))
+}
+
+/// Sends a request to the endpoint. Whatever comes back but a status says nothing.
+async fn post(
+    courier: &Courier,
+    ear: &Ear,
+    id: u64,
+    message: Bytes,
+    headers: HeaderMap,
+) -> Result<(), Failure> {
+    let (head, body) = courier.post(message, &headers).await?.into_parts();
+    if head.status.is_success() {
+        body.drain();
+        return Ok(());
+    }
+    match refusal(ear, id, head.status, body).await {
+        // The endpoint is this session's own: nothing is there once the session is over.
+        Failure::Refused { status, names_it: false, .. } if status.as_u16() == 404 => {
+            Err(Failure::Stale(SESSION_OVER.into()))
+        }
+        failure => Err(failure),
+    }
+}
+
+/// An open request. Dropping it while it is open tells the server.
+struct Open<'a> {
+    wire: &'a Wire,
+    claim: Claim,
+    /// The headers of the cancellation; `None` where there is nothing to be told.
+    farewell: Option<HeaderMap>,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let Some(headers) = self.farewell.take() else { return };
+        if self.claim.is_open() {
+            self.wire.shared.courier.aside(cancelled(self.claim.id()), &headers);
+        }
+    }
+}
+
+// === Reader ===
+
+struct Reader {
+    events: Events,
+    inbox: Inbox,
+    courier: Courier,
+    standing: Arc<OnceLock<HeaderMap>>,
+}
+
+impl Reader {
+    /// Reads events until the stream ends, and tells how it did. Never waits for anything else.
+    async fn run(mut self) -> String {
+        loop {
+            match self.events.next().await {
+                Ok(Some(event)) => self.hear(event),
+                Ok(None) => return "its event stream ended".into(),
+                Err(failure) => {
+                    return format!("its event stream broke: {}", failure.into_reason());
+                }
+            }
+        }
+    }
+
+    fn hear(&self, event: Event) {
+        let upstream = &self.inbox.ear.name;
+        if !matches!(&*event.name, "" | "message") {
+            tracing::debug!(%upstream, name = quote(&event.name, 40), "an event that means nothing");
+            return;
+        }
+        if let Some(tail) = event.cut {
+            return self.inbox.refuse(&event.data, &tail);
+        }
+        match self.inbox.take(event.data) {
+            Ok(replies) if replies.is_empty() => {}
+            Ok(replies) => {
+                let headers = self.standing.get().cloned().unwrap_or_default();
+                self.courier.send_back(replies, &headers);
+            }
+            Err(junk) => tracing::debug!(%upstream, %junk, "an event is no message"),
+        }
+    }
+}
+
+/// Ends all that rests on the stream, however its reader has ended.
+struct End {
+    reason: String,
+    ended: watch::Sender<Option<String>>,
+    ear: Arc<Ear>,
+    _gone: DropGuard,
+}
+
+impl End {
+    fn because(mut self, reason: String) {
+        self.reason = reason;
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // The reason first: whoever loses an answer asks for it.
+        self.ended.send_replace(Some(std::mem::take(&mut self.reason)));
+        self.ear.pending.close();
+    }
+}
