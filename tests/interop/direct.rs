@@ -4,6 +4,7 @@
 //! Their facts stand in `tests/interop/parts/README.md`.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -30,7 +31,7 @@ struct Server {
 impl Server {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments);
+        command.args(&self.arguments).stderr(Stdio::null());
         if let Some(path) = self.path {
             command.env("PATH", path);
         }
@@ -190,7 +191,7 @@ const LISTS: [(&str, &str); 4] = [
 
 /// What a server says by itself in one era: its lists as Weir is to show them, and its answers.
 async fn said_directly(server: &Server, era: Era) -> (Vec<Vec<Value>>, Vec<Value>) {
-    let (mut pipe, _) = Pipe::open(server.command(), era).await;
+    let mut pipe = Pipe::open(server.command(), era).await;
     let mut lists = Vec::new();
     for (method, member) in LISTS {
         let mut items = pipe.list(era, method, member).await;
@@ -243,7 +244,10 @@ async fn compare_all(servers: &[Server], rest: &str) {
     let configuration: Vec<_> =
         servers.iter().map(|server| server.configuration() + rest).collect();
     let fleet = Fleet::new(&configuration.concat());
-    let (mut weir, mut log) = Pipe::open(fleet.command(&["stdio"]), Modern).await;
+    let mut command = fleet.command(&["stdio"]);
+    command.stderr(Stdio::piped());
+    let mut weir = Pipe::open(command, Modern).await;
+    let mut log = weir.log();
     // Meanwhile Weir starts its own.
     let said = join_all(servers.iter().map(|server| said_directly(server, server.era)));
     let said = said.await;

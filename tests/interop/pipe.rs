@@ -20,26 +20,29 @@ pub(crate) enum Era {
 
 /// A client over lines, which reads every answer as it was written.
 pub(crate) struct Pipe {
-    _child: Child,
+    child: Child,
     stdin: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
     asked: u64,
 }
 
 impl Pipe {
-    /// Starts the program and, in the legacy era, shakes hands. Its stderr has to be read, too.
-    pub(crate) async fn open(mut command: Command, era: Era) -> (Self, Log) {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.kill_on_drop(true);
+    /// Starts the program and, in the legacy era, shakes hands.
+    pub(crate) async fn open(mut command: Command, era: Era) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().unwrap();
         let stdin = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let log = Log::of(child.stderr.take().unwrap());
-        let mut pipe = Self { _child: child, stdin, lines, asked: 0 };
+        let mut pipe = Self { child, stdin, lines, asked: 0 };
         if era == Legacy {
             pipe.shake_hands().await;
         }
-        (pipe, log)
+        pipe
+    }
+
+    /// What it logs, where its stderr is a pipe.
+    pub(crate) fn log(&mut self) -> Log {
+        Log::of(self.child.stderr.take().unwrap())
     }
 
     pub(crate) async fn shake_hands(&mut self) {
