@@ -1,36 +1,48 @@
-//! What the operator wrote, checked: the TOML file becomes a [`Config`] or a [`Report`].
+//! What the operator wrote, checked: the TOML files become a [`Config`] or a [`Report`].
 //!
-//! A `Config` is what the program runs on: defaults filled in, inheritance applied, paths absolute or
-//! relative to the working directory, names known to exist. Whoever holds one need not check again.
-//! A file with mistakes yields all of them at once, each with its place and its remedy.
+//! A `Config` is what the program runs on: files merged, variables replaced, secrets fetched, defaults filled
+//! in, inheritance applied, paths absolute or relative to the working directory, names known to exist. Whoever
+//! holds one need not check again. Files with mistakes yield all of them at once, each with its place and its
+//! remedy.
 //!
 //! Promises: unknown keys are errors; zero never means unlimited; no secret appears in a `Debug` output or
-//! in a drawn problem. Strings are taken literally.
+//! in a drawn problem, and there what came out of a variable counts as one. [`Config::check`] starts nothing.
 //! What a lower room has settings of its own for is read straight into those.
-//! Knows nothing of: what the rooms do with their settings, the environment, the clock, the network.
+//! Knows nothing of: what the rooms do with their settings, the process's own environment (it is handed in), the
+//! clock, the network.
 
 mod access;
+mod document;
 mod file;
+mod headers;
+mod include;
+mod ledger;
 mod report;
+mod secret_command;
+mod secrets;
 mod sections;
 mod tuning;
 mod upstreams;
 mod value;
+mod variables;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io::Read;
 use std::path::Path;
 
+pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub use report::{Problem, Report, Severity, Warning};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
 pub use tuning::EraChoice;
 pub use upstreams::{RenameKind, Source, Upstream};
+pub use variables::Environment;
 
 use access::LOCAL_ROLE;
 use file::Table;
+use ledger::File;
+use report::Complaint;
+use secrets::Vault;
 
 /// Everything that the program runs on. `Config::default()` is what an empty file would give, were it not
 /// an error to have no upstream.
@@ -56,50 +68,51 @@ pub struct Config {
     pub warnings: Vec<Warning>,
 }
 
-/// What the command line says about how a file is judged.
-#[derive(Clone, Copy, Debug, Default)]
+/// What is known beside the file when it is judged.
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Accepts anonymous access on an address that others on the network can reach.
     pub allow_anonymous_network: bool,
+    /// The variables that the file may name.
+    pub environment: Environment,
 }
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and checks a file, with those that it includes, and fetches its secrets.
     pub fn load(path: &Path, options: &Options) -> Result<Self, Report> {
-        let unreadable = |what: String, remedy: &str| Report::about_file(path, what, remedy);
-        let mut bytes = Vec::new();
-        std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
-            .map_err(|e| {
-                unreadable(format!("cannot be read: {e}"), "check the path and its permissions")
-            })?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(unreadable(
-                "is larger than 4 MiB".to_owned(),
-                "check that it is the config file",
-            ));
-        }
-        let text = String::from_utf8(bytes).map_err(|e| {
-            unreadable(format!("is not UTF-8: {}", e.utf8_error()), "save it as UTF-8")
-        })?;
-        Self::parse(&text, path, options)
+        Self::judge(&open(path)?, options, true, true)
     }
 
-    /// Checks a text. `origin` is the file it came from: it is named in problems, and relative paths start
-    /// from its folder.
+    /// Checks a text, reads what it includes, and fetches its secrets. `origin` is the file it came from: it is
+    /// named in problems, and relative paths start from its folder. Whether folders that it names are there is
+    /// not looked at.
     pub fn parse(text: &str, origin: &Path, options: &Options) -> Result<Self, Report> {
-        let folder = origin.parent().unwrap_or(Path::new(""));
-        let (mut config, warnings) =
-            file::read(text, origin, |root| Self::read(root, folder, options))?;
+        Self::judge(&file(origin, text.to_owned()), options, true, false)
+    }
+
+    /// Checks a file and starts nothing: commands that give secrets are not run. So there is nothing to run
+    /// on, and only the warnings are returned.
+    pub fn check(path: &Path, options: &Options) -> Result<Vec<Warning>, Report> {
+        Self::judge(&open(path)?, options, false, true).map(|config| config.warnings)
+    }
+
+    fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {
+        let vault = Vault::new(&options.environment, may_run);
+        let surroundings = Surroundings { vault, on_disk };
+        let (mut config, warnings) = document::read(main, &options.environment, |root| {
+            Self::read(root, options, &surroundings)
+        })?;
         config.warnings = warnings;
         Ok(config)
     }
 
     /// Reads the sections in the order in which they need each other; the warnings are left to the caller.
-    fn read(root: &Table<'_>, folder: &Path, options: &Options) -> Self {
+    fn read(root: &Table<'_>, options: &Options, surroundings: &Surroundings<'_>) -> Self {
+        // Was followed when the document was put together.
+        root.has("include");
         let server = root.table("server", sections::server);
         let protocol = root.table("protocol", |t| sections::protocol(t, &server));
-        let upstreams = upstreams::read(root, folder);
+        let upstreams = upstreams::read(root, surroundings);
         let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
         let (roles, clients) = access::roles_and_clients(root, &upstreams.names);
         let auth =
@@ -119,6 +132,25 @@ impl Config {
     }
 }
 
+/// What lies around a configuration.
+struct Surroundings<'o> {
+    vault: Vault<'o>,
+    /// It is a file where it will be used: the folders that it names should be there.
+    on_disk: bool,
+}
+
+fn open(path: &Path) -> Result<File, Report> {
+    match include::text(path) {
+        Ok(text) => Ok(file(path, text)),
+        Err(Complaint { what, remedy, .. }) => Err(Report::about_file(path, what, remedy)),
+    }
+}
+
+fn file(path: &Path, text: String) -> File {
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    File { name: path.display().to_string(), folder, text }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -134,28 +166,6 @@ impl Default for Config {
         }
     }
 }
-
-// === Secret ===
-
-/// A string that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Returns the secret, for the one who has to send it.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
-/// Far more than anybody writes, far less than hurts.
-const MAX_FILE_BYTES: u64 = 4 << 20;
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@
 //! | 3, siblings | [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
 //! | 2 | [`mcp`] the protocol, in no dialect |
 //! | 1 | [`rpc`] JSON-RPC |
-//! | 0, text | [`json`], [`line`], [`event_stream`] |
+//! | 0, text | [`json`], [`line`], [`event_stream`], [`secret`] |
 
 #![cfg_attr(
     test,
@@ -34,4 +34,5 @@ pub mod line;
 pub mod mcp;
 pub mod policy;
 pub mod rpc;
+pub mod secret;
 pub mod upstream;

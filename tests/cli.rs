@@ -302,6 +302,162 @@ prompts.allow = [\"house/*\"]
 }
 
 #[test]
+fn ten_mistakes_in_two_files_are_told_in_one_run() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ten_mistakes");
+    let told = [&["check", "--offline"][..], &["check"], &["serve"], &["list"]].map(|arguments| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let command = command.args(arguments).current_dir(&folder).env_remove("HOUSE_PREFIX");
+        let output = command.output().expect("it runs");
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(78), 0));
+        String::from_utf8(output.stderr).expect("it writes text")
+    });
+    assert!(told.iter().all(|other| *other == told[0]));
+    assert_snapshot!(told[0], @r#"
+    error: server.listne: no such key
+     --> weir.toml:4:1
+      |
+    4 | listne = ****************
+      | ^^^^^^ did you mean `listen`?
+
+    error: server.max_connections: expected a whole number, found a string
+     --> weir.toml:5:19
+      |
+    5 | max_connections = "many"
+      |                   ^^^^^^ write a number without quotes
+
+    error: server.shutdown_grace: "30 seconds" is not a duration
+     --> weir.toml:6:18
+      |
+    6 | shutdown_grace = "30 seconds"
+      |                  ^^^^^^^^^^^^ write it like "250ms", "60s", "10m" or "1h"
+
+    error: protocol.page_size: 20000 is out of bounds
+     --> weir.toml:9:13
+      |
+    9 | page_size = 20000
+      |             ^^^^^ write 1 to 10000
+
+    error: upstreams.house.prefix: the variable HOUSE_PREFIX is not set
+      --> weir.toml:13:10
+       |
+    13 | prefix = "${HOUSE_PREFIX}"
+       |          ^^^^^^^^^^^^^^^^^ set HOUSE_PREFIX where Weir starts, or write ${HOUSE_PREFIX:-default}
+
+    warning: roles.guest.prompts.allow: there is no upstream "hosue"
+      --> weir.toml:16:18
+       |
+    16 | prompts.allow = ["hosue/*"]
+       |                  ^^^^^^^^^ did you mean `house`?
+
+    error: protocol.page_size: weir.toml:9 defines this already
+     --> conf.d/wiki.toml:2:1
+      |
+    2 | page_size = ***
+      | ^^^^^^^^^ remove one of the two
+
+    error: upstreams.wiki.url: this is not a URL
+     --> conf.d/wiki.toml:5:7
+      |
+    5 | url = **********************
+      |       ^^^^^^^^^^^^^^^^^^^^^^ write it like "https://mcp.example.com/mcp"
+
+    error: upstreams.wiki.headers.X-Key.file: secrets/wiki cannot be read: No such file or directory (os error 2)
+     --> conf.d/wiki.toml:6:30
+      |
+    6 | headers = { X-Key = { file = "secrets/wiki" } }
+      |                              ^^^^^^^^^^^^^^ check the path, which starts from the folder of this file, and its permissions
+
+    error: clients.ann.role: there is no role "gest"
+      --> conf.d/wiki.toml:10:8
+       |
+    10 | role = "gest"
+       |        ^^^^^^ did you mean `guest`?
+    "#);
+}
+
+/// Lists one prompt, whose description is what it got as secrets.
+const TELLTALE: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%,*}
+    case $line in
+        *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}}}' ;;
+        *'"prompts/list"'*) result='"result":{"prompts":[{"name":"p","description":"'$A,$B,$C,$D'"}]}' ;;
+        *'"notifications/'*) continue ;;
+        *) result='"error":{"code":-32601,"message":"no"}' ;;
+    esac
+    echo '{"jsonrpc":"2.0","id":'$id','$result'}'
+done
+"#;
+
+#[test]
+fn secrets_reach_the_upstream_from_wherever_they_are() {
+    let config = "
+include = [\"conf.d/*.toml\"]
+[upstreams.hub.env]
+A = \"${ONE}\"
+B = { env = \"TWO\" }
+C = { file = \"secrets/three\" }
+D = { command = [\"sh\", \"-c\", \"echo $FOUR; touch ran\"] }
+";
+    let folder = folder(config);
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("made");
+        std::fs::write(path, text).expect("written");
+    };
+    write("conf.d/hub.toml", "[upstreams.hub]\ncommand = \"sh\"\nargs = [\"server.sh\"]\n");
+    write("secrets/three", "drei\n");
+    write("server.sh", TELLTALE);
+    let weir = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let command = command.args(arguments).current_dir(folder.path());
+        let output = command.envs([("ONE", "eins"), ("TWO", "zwei"), ("FOUR", "vier")]).output();
+        let output = output.expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).expect("it writes text"))
+    };
+    let warning =
+        "warning: upstreams.hub.env.C.file: secrets/three is open to its group or to others";
+    let (code, told) = weir(&["check", "--offline"]);
+    assert!(code == Some(0) && told.starts_with(warning), "{told}");
+    assert!(told.ends_with("\nthe configuration is good\n"), "{told}");
+    assert!(!folder.path().join("ran").exists(), "offline nothing is started");
+    let (code, told) = weir(&["list"]);
+    assert!(code == Some(0) && told.contains("hub__p  eins,zwei,drei,vier"), "{told}");
+    let (_, told) = weir(&["check"]);
+    assert!(!["eins", "zwei", "drei", "vier"].iter().any(|secret| told.contains(secret)), "{told}");
+}
+
+#[test]
+fn offline_tells_of_folders_that_are_not_there() {
+    let folder = folder("[upstreams.house]\nprompts_dir = \"promts\"\n");
+    let (code, out, err) = weir(folder.path(), &["check", "--offline"]);
+    assert_eq!((code, out.as_str()), (0, ""));
+    assert_snapshot!(err, @r#"
+    warning: upstreams.house.prompts_dir: there is no folder promts
+     --> weir.toml:2:15
+      |
+    2 | prompts_dir = "promts"
+      |               ^^^^^^^^ make it, or correct the path: it starts from the folder of this file
+    the configuration is good
+    "#);
+}
+
+#[test]
+fn json_in_place_of_toml_is_recognized() {
+    let folder = folder("{\"mcpServers\": {\"a\": {\"env\": {\"TOKEN\": \"hunter2\"}}}}");
+    let (code, _, err) = weir(folder.path(), &["check"]);
+    assert_eq!(code, 78);
+    assert_snapshot!(err, @r"
+    error: this is JSON, and the configuration is TOML
+     --> weir.toml:1:1
+      |
+    1 | {
+      | ^ `weir init --from FILE` makes one from the configuration of an MCP client
+    ");
+}
+
+#[test]
 fn serve_refuses_a_network_address_without_keys_unless_told() {
     let config = "
 [server]
@@ -331,6 +487,43 @@ fn a_port_in_use_is_one_line_that_says_what_to_do() {
     assert_eq!(code, 4);
     let err = err.replace(&address.to_string(), "ADDRESS");
     assert_snapshot!(err, @"weir: cannot listen on ADDRESS: Address already in use (os error 98); stop whatever listens there, or set another `listen` under [server]");
+}
+
+#[test]
+fn serve_tells_where_http_sse_is_if_it_is_on_and_ends_its_streams() {
+    use std::io::Read;
+
+    for on in [false, true] {
+        let folder = folder(&format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[protocol]\nlegacy_sse = {on}\n\
+             [log]\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
+        ));
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
+        let mut weir = command.spawn().expect("it starts");
+        let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
+        let ready = log.find_map(|line| line.ok().filter(|line| line.contains("\"ready\"")));
+        let ready = ready.expect("it gets ready");
+        let told = ready.split_once("\"sse\":\"http://").map(|(_, rest)| rest);
+        assert_eq!(told.is_some(), on, "{ready}");
+        if let Some((host, _)) = told.and_then(|rest| rest.split_once("/sse\"")) {
+            let mut stream = std::net::TcpStream::connect(host).expect("it listens");
+            write!(stream, "GET /sse HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("written");
+            let mut said = Vec::new();
+            while !said.ends_with(b"\n\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).expect("an event");
+                said.extend(byte);
+            }
+            terminate(&weir);
+            let mut rest = String::new();
+            stream.read_to_string(&mut rest).expect("the stream ends");
+            assert_eq!(rest, "0\r\n\r\n", "after {}", String::from_utf8_lossy(&said));
+        } else {
+            terminate(&weir);
+        }
+        assert!(weir.wait().expect("it ends").success());
+    }
 }
 
 /// Starts `weir stdio` with its pipes in our hands.

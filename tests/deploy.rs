@@ -11,7 +11,8 @@ fn deploy(path: &str) -> String {
 fn weir(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
-    let output = command.args(arguments).current_dir(folder).output().expect("it runs");
+    let command = command.args(arguments).current_dir(folder).env("WIKI_TOKEN", "hunter2");
+    let output = command.output().expect("it runs");
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).expect("it writes text"))
 }
@@ -19,7 +20,19 @@ fn weir(arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn the_teams_configuration_is_good() {
     let told = weir(&["check", "--offline", "--config", "config/team.toml"]);
-    assert_eq!(told, (Some(0), "the configuration is good\n".to_owned()));
+    // Its prompts are where it will be used.
+    let place = "config/team.toml:";
+    let (code, told) = told;
+    assert_eq!(
+        (
+            code,
+            told.matches(place).count(),
+            told.matches(": there is no folder /etc/weir/prompts").count()
+        ),
+        (Some(0), 1, 1),
+        "{told}"
+    );
+    assert!(told.ends_with("\nthe configuration is good\n"), "{told}");
 }
 
 #[test]

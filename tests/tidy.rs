@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The rooms by floor. A room may use rooms of lower floors only.
 const FLOORS: [&[&str]; 7] = [
-    &["event_stream", "json", "line"],
+    &["event_stream", "json", "line", "secret"],
     &["rpc"],
     &["mcp"],
     &["catalog", "policy", "upstream"],

@@ -11,6 +11,7 @@ use crate::mcp::pattern::Rules;
 use crate::mcp::revision::{Era, Revision};
 use crate::policy::keys::Key;
 use crate::policy::role::Role;
+use crate::secret::Secret;
 use crate::upstream::dial::Command;
 use crate::{catalog, config, downstream, policy, upstream};
 
@@ -119,14 +120,15 @@ fn source(source: &config::Source) -> upstream::Source {
         },
         config::Source::Process { command, args, env, pass_env, cwd } => {
             let inherited = BASE_ENVIRONMENT.into_iter().chain(pass_env.iter().map(String::as_str));
-            let inherited =
-                inherited.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
-            let set = env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned()));
+            let inherited = inherited.filter_map(|name| {
+                // Others hand their secrets on in this way.
+                Some((name.to_owned(), Secret::from(std::env::var(name).ok()?)))
+            });
             upstream::Source::Process(Command {
                 program: command.clone(),
                 args: args.clone(),
                 // What is set comes last and wins.
-                env: inherited.chain(set).collect(),
+                env: inherited.chain(env.iter().cloned()).collect(),
                 cwd: cwd.clone(),
             })
         }
@@ -230,7 +232,7 @@ transport = "sse"
         assert_eq!(command.cwd.as_deref(), Some(Path::new("/etc/sub")));
         let variable = |name: &str| {
             let found = command.env.iter().rfind(|(found, _)| found == name);
-            found.map(|(_, value)| value.as_str())
+            found.map(|(_, value)| value.expose())
         };
         assert_eq!(variable("SET"), Some("v"));
         // Cargo sets both where it runs the tests; only the first is handed on.

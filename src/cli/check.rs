@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use super::failure::Failure;
-use super::house::{ConfigArgs, House};
+use super::house::{ConfigArgs, House, options};
 use super::list::plain;
 use crate::catalog::{Problems, View};
-use crate::config::{self, Options};
+use crate::config;
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::upstream::{Status, Upstream};
@@ -40,8 +40,7 @@ struct Row {
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     super::log::start_for_a_report();
     if args.offline {
-        let options = Options { allow_anonymous_network: args.allow_anonymous_network };
-        args.config.load(&options).await?;
+        args.config.check(&options(args.allow_anonymous_network)).await?;
         anstream::eprintln!("the configuration is good");
         return Ok(());
     }

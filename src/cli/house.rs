@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::demo::Demo;
 use super::failure::Failure;
 use crate::app::App;
-use crate::config::{Config, Options};
+use crate::config::{Config, Options, Warning};
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
 use crate::upstream::host::Host;
@@ -40,17 +40,35 @@ impl ConfigArgs {
             let config = Config::parse(demo.config(), Path::new("demo.toml"), options);
             (config.map_err(Failure::Config)?, Some(demo))
         } else {
-            let path = match &self.config {
-                Some(path) => path.clone(),
-                None => find()?,
-            };
-            (Config::load(&path, options).map_err(Failure::Config)?, None)
+            (Config::load(&self.path()?, options).map_err(Failure::Config)?, None)
         };
-        for warning in &config.warnings {
-            anstream::eprintln!("{}", warning.draw(true));
-        }
+        tell(&config.warnings);
         Ok(Loaded { config, demo })
     }
+
+    /// Checks the configuration and starts nothing for it; warnings are told at once.
+    pub(super) async fn check(&self, options: &Options) -> Result<(), Failure> {
+        if self.demo {
+            return self.load(options).await.map(|_| ());
+        }
+        tell(&Config::check(&self.path()?, options).map_err(Failure::Config)?);
+        Ok(())
+    }
+
+    fn path(&self) -> Result<PathBuf, Failure> {
+        self.config.clone().map_or_else(find, Ok)
+    }
+}
+
+fn tell(warnings: &[Warning]) {
+    for warning in warnings {
+        anstream::eprintln!("{}", warning.draw(true));
+    }
+}
+
+/// How a configuration is judged by a program that runs in this environment.
+pub(super) fn options(allow_anonymous_network: bool) -> Options {
+    Options { allow_anonymous_network, environment: std::env::vars_os().collect() }
 }
 
 /// Looks for the configuration where it usually is.
@@ -91,7 +109,7 @@ impl House {
         wanted: Option<(Kind, &str)>,
     ) -> Result<Self, Failure> {
         // Nobody else can come in, so whoever may listen on the network does not matter here.
-        let loaded = args.load(&Options { allow_anonymous_network: true }).await?;
+        let loaded = args.load(&options(true)).await?;
         let app = App::open(&loaded.config, Arc::new(Host::new()));
         let everything = app.gateway().enter_as_operator();
         let guest = match client {

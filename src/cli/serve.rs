@@ -6,10 +6,10 @@ use tokio::net::TcpListener;
 use tracing::info;
 
 use super::failure::Failure;
-use super::house::{ConfigArgs, Loaded};
+use super::house::{ConfigArgs, Loaded, options};
 use super::signals::Signals;
 use crate::app::App;
-use crate::config::{Config, Options};
+use crate::config::Config;
 use crate::downstream::http;
 use crate::upstream::host::Host;
 
@@ -25,7 +25,7 @@ pub(super) struct Args {
 
 /// Serves until a signal says stop, then lets what is under way end.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let options = Options { allow_anonymous_network: args.allow_anonymous_network };
+    let options = options(args.allow_anonymous_network);
     let Loaded { config, demo } = args.config.load(&options).await?;
     super::log::start(&config.log);
     let mut signals = Signals::new()?;

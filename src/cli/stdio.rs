@@ -6,10 +6,9 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use super::failure::Failure;
-use super::house::{ConfigArgs, Loaded};
+use super::house::{ConfigArgs, Loaded, options};
 use super::signals::Signals;
 use crate::app::App;
-use crate::config::Options;
 use crate::downstream::stdio;
 use crate::upstream::host::Host;
 
@@ -26,8 +25,7 @@ pub(super) struct Args {
 /// Serves until standard input ends or a signal says stop; then what is under way ends first.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Nobody on a network can come in this way.
-    let options = Options { allow_anonymous_network: true };
-    let Loaded { config, demo: _demo } = args.config.load(&options).await?;
+    let Loaded { config, demo: _demo } = args.config.load(&options(true)).await?;
     super::log::start(&config.log);
     let mut signals = Signals::new()?;
     let app = App::open(&config, Arc::new(Host::new()));

@@ -170,28 +170,21 @@ fn pattern(v: &Value<'_>) -> Parsed<String> {
 
 /// The upstream may come later, or be gone for a while: so it is no error.
 fn warn_of_unknown_upstreams(t: &Table<'_>, key: &'static str, upstreams: &[String]) {
-    let entries = t.written(key).and_then(|v| v.get_ref().as_array());
-    for entry in entries.into_iter().flatten() {
-        let Some((upstream, _)) =
-            entry.get_ref().as_str().and_then(|pattern| pattern.split_once('/'))
-        else {
-            continue;
-        };
+    t.warn_each(key, |entry| {
+        let upstream = entry.get_ref().as_str().and_then(|pattern| pattern.split_once('/'));
+        let Some((upstream, _)) = upstream else { return Ok(()) };
         if upstream.is_empty()
             || upstream.contains('*')
             || upstreams.iter().any(|known| known == upstream)
         {
-            continue;
+            return Ok(());
         }
         let remedy =
             did_you_mean(upstream, upstreams.iter().map(String::as_str)).unwrap_or_else(|| {
                 "patterns go by the name of the table, [upstreams.<name>]".to_owned()
             });
-        t.warn(
-            key,
-            Complaint::new(format!("there is no upstream {upstream:?}"), remedy).at(entry.span()),
-        );
-    }
+        Err(Complaint::new(format!("there is no upstream {upstream:?}"), remedy))
+    });
 }
 
 // === Reading clients ===
@@ -290,10 +283,8 @@ pub(super) fn auth(
         AuthMode::Anonymous => true,
     };
     if anonymous && !on_loopback && !options.allow_anonymous_network {
-        let what = format!(
-            "server.listen is {}, where anybody on the network could enter without a key",
-            server.listen
-        );
+        let what =
+            "server.listen is an address where anybody on the network could enter without a key";
         let remedy = "remove it and define a client, listen on 127.0.0.1, or start with \
                       --allow-anonymous-network if somebody else keeps the door";
         t.object("mode", Complaint::new(what, remedy));

@@ -1,4 +1,4 @@
-//! The TOML as written: a document with places, and a reader that does not stop at the first mistake.
+//! The document while it is read, table by table.
 //!
 //! A [`Table`] is read key by key. What is wrong goes to the [`Ledger`] with its place, and the reader goes
 //! on with the default: ten mistakes give ten places. Asking for a key is what makes it known: a key that
@@ -6,105 +6,16 @@
 //!
 //! Knows nothing of: which keys exist and what they mean.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::path::Path;
-use std::sync::Arc;
 
 use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue};
+use toml::de::{DeArray, DeString, DeTable, DeValue};
 
-use super::report::{Complaint, Problem, Report, Severity, Source, Span, did_you_mean};
-
-/// A value and its place.
-pub(super) type Value<'t> = Spanned<DeValue<'t>>;
-/// What a parser makes of a value.
-pub(super) type Parsed<T> = Result<T, Complaint>;
-
-/// Parses `text` and has `read` walk its top table. Returns what `read` made of it together with the
-/// warnings, or every problem when one of them is an error.
-pub(super) fn read<R>(
-    text: &str,
-    origin: &Path,
-    read: impl FnOnce(&Table<'_>) -> R,
-) -> Result<(R, Vec<Problem>), Report> {
-    let name = origin.display().to_string();
-    let (document, errors) = DeTable::parse_recoverable(text);
-    if !errors.is_empty() {
-        let source = Source::blanked_blindly(name, text);
-        let mut problems: Vec<_> = errors.iter().map(|e| syntax_problem(e, &source)).collect();
-        problems.sort_by_key(|p| p.span.as_ref().map(|span| span.start));
-        return Err(Report::new(problems));
-    }
-    let ledger = Ledger::default();
-    let result = Table::root(&ledger, document.get_ref()).walk(read);
-    let problems = ledger.settle(name, text);
-    match problems.iter().any(|p| p.severity == Severity::Error) {
-        true => Err(Report::new(problems)),
-        false => Ok((result, problems)),
-    }
-}
-
-fn syntax_problem(error: &toml::de::Error, source: &Arc<Source>) -> Problem {
-    let (what, remedy) = match error.message().split_once(", expected ") {
-        Some((what, "nothing")) => (what, "if it is text, put it in quotes".to_owned()),
-        Some((what, expected)) => (what, format!("expected {expected}")),
-        None if error.message() == "duplicate key" => {
-            ("duplicate key", "remove one of the two".to_owned())
-        }
-        None => (error.message(), "correct it here".to_owned()),
-    };
-    let what = format!("not TOML: {what}");
-    Problem {
-        severity: Severity::Error,
-        key: String::new(),
-        what,
-        remedy,
-        span: error.span(),
-        source: source.clone(),
-    }
-}
-
-// === Ledger ===
-
-/// What was found while the document was walked.
-#[derive(Default)]
-pub(super) struct Ledger {
-    findings: RefCell<Vec<Finding>>,
-    secrets: RefCell<Vec<Span>>,
-    /// Every key that was asked for, for the test that the example shows them all.
-    #[cfg(test)]
-    pub(super) asked: RefCell<std::collections::BTreeSet<String>>,
-}
-
-struct Finding {
-    severity: Severity,
-    key: String,
-    span: Option<Span>,
-    complaint: Complaint,
-}
-
-impl Ledger {
-    fn add(&self, severity: Severity, key: String, span: Option<Span>, complaint: Complaint) {
-        let span = complaint.at.clone().or(span);
-        self.findings.borrow_mut().push(Finding { severity, key, span, complaint });
-    }
-
-    /// Turns the findings into problems, in the order of the file.
-    fn settle(self, name: String, text: &str) -> Vec<Problem> {
-        let source = Source::blanked(name, text, &self.secrets.into_inner());
-        let mut findings = self.findings.into_inner();
-        findings.sort_by_key(|f| f.span.as_ref().map(|s| s.start));
-        let problem = |f: Finding| Problem {
-            severity: f.severity,
-            key: f.key,
-            what: f.complaint.what,
-            remedy: f.complaint.remedy,
-            span: f.span,
-            source: source.clone(),
-        };
-        findings.into_iter().map(problem).collect()
-    }
-}
+use super::ledger::Ledger;
+pub(super) use super::ledger::{Parsed, Value};
+use super::report::{Complaint, Severity, Span, did_you_mean};
 
 // === Table ===
 
@@ -116,7 +27,7 @@ pub(super) struct Table<'a> {
     /// Where its name stands; none for the top table and for one that is not written.
     span: Option<Span>,
     entries: Option<&'a DeTable<'a>>,
-    asked: RefCell<Vec<&'static str>>,
+    asked: RefCell<Vec<&'a str>>,
 }
 
 impl<'a> Table<'a> {
@@ -137,7 +48,7 @@ impl<'a> Table<'a> {
         for (key, value) in self.entries.into_iter().flat_map(DeTable::iter) {
             if !asked.contains(&key.get_ref().as_ref()) {
                 // A misspelled `headers` holds as many secrets as a well spelled one.
-                hide(self.ledger, value);
+                self.ledger.hide(value);
                 let remedy = did_you_mean(key.get_ref(), asked.iter().copied())
                     .unwrap_or_else(|| format!("known here: {}", asked.join(", ")));
                 let complaint = Complaint::new("no such key", remedy);
@@ -155,34 +66,52 @@ impl<'a> Table<'a> {
     /// Reads one value, if it is written and `parse` accepts it.
     pub(super) fn read<T>(
         &self,
-        key: &'static str,
-        parse: impl FnOnce(&'a Value<'a>) -> Parsed<T>,
+        key: &'a str,
+        parse: impl Fn(&Value<'_>) -> Parsed<T>,
     ) -> Option<T> {
         let (_, value) = self.entry(key)?;
-        parse(value).map_err(|complaint| self.object(key, complaint)).ok()
+        self.ledger.judge(value, parse)?.map_err(|complaint| self.object(key, complaint)).ok()
     }
 
     /// Reads a list; entries that `parse` does not accept are reported and left out.
     pub(super) fn list<T>(
         &self,
-        key: &'static str,
-        parse: impl Fn(&'a Value<'a>) -> Parsed<T>,
+        key: &'a str,
+        parse: impl Fn(&Value<'_>) -> Parsed<T>,
     ) -> Option<Vec<T>> {
-        let entries = self.read(key, |value| match value.get_ref() {
-            DeValue::Array(entries) => Ok(entries),
-            other => Err(wrong_type("a list", other, "put it in brackets: [\"…\"]")),
-        })?;
-        let accept = |value: &'a Value<'a>| {
-            let place = |c: Complaint| {
-                if c.at.is_some() { c } else { c.at(value.span()) }
-            };
-            parse(value).map_err(|complaint| self.object(key, place(complaint))).ok()
+        let (_, value) = self.entry(key)?;
+        let Some(entries) = value.get_ref().as_array() else {
+            self.object(key, wrong_type("a list", value.get_ref(), "put it in brackets: [\"…\"]"));
+            return None;
         };
-        Some(entries.iter().filter_map(accept).collect())
+        Some(self.entries(Severity::Error, key, entries, parse))
+    }
+
+    /// Looks at a list once more: what `parse` does not accept is probably not meant, but no error.
+    pub(super) fn warn_each(&self, key: &'a str, parse: impl Fn(&Value<'_>) -> Parsed<()>) {
+        if let Some(entries) = self.written(key).and_then(|value| value.get_ref().as_array()) {
+            self.entries(Severity::Warning, key, entries, parse);
+        }
+    }
+
+    fn entries<T>(
+        &self,
+        severity: Severity,
+        key: &str,
+        entries: &DeArray<'_>,
+        parse: impl Fn(&Value<'_>) -> Parsed<T>,
+    ) -> Vec<T> {
+        let accept = |value: &Value<'_>| {
+            let complain = |complaint| {
+                self.ledger.add(severity, join(&self.path, key), Some(value.span()), complaint)
+            };
+            self.ledger.judge(value, &parse)?.map_err(complain).ok()
+        };
+        entries.iter().filter_map(accept).collect()
     }
 
     /// Reads a table with keys of a known set, written or not.
-    pub(super) fn table<R>(&self, key: &'static str, read: impl FnOnce(&Table<'a>) -> R) -> R {
+    pub(super) fn table<R>(&self, key: &'a str, read: impl FnOnce(&Table<'a>) -> R) -> R {
         let entry = self.entry(key).and_then(|(name, value)| self.as_table(key, name, value));
         let (span, entries) = entry.unzip();
         self.child(key, span, entries).walk(read)
@@ -192,11 +121,11 @@ impl<'a> Table<'a> {
     /// and left out.
     pub(super) fn tables<R>(
         &self,
-        key: &'static str,
+        key: &'a str,
         mut read: impl FnMut(Name<'a>, &Table<'a>) -> R,
     ) -> Vec<R> {
         let parent = self.child(key, None, None);
-        let entries = self.map(key, |name, value| Ok((name, value)));
+        let entries = self.sorted(key);
         let read = |(name, value): (Name<'a>, &'a Value<'a>)| {
             let (span, entries) = parent.as_table(name.get_ref(), name, value)?;
             Some(
@@ -212,33 +141,60 @@ impl<'a> Table<'a> {
     /// are reported and left out.
     pub(super) fn map<T>(
         &self,
-        key: &'static str,
-        parse: impl Fn(Name<'a>, &'a Value<'a>) -> Parsed<T>,
+        key: &'a str,
+        parse: impl Fn(Name<'a>, &Value<'_>) -> Parsed<T>,
     ) -> Vec<T> {
-        let table = self.entry(key).and_then(|(name, value)| self.as_table(key, name, value));
-        let mut entries: Vec<_> = table.into_iter().flat_map(|(_, table)| table).collect();
-        entries.sort_by_key(|(name, _)| name.span().start);
         let path = join(&self.path, key);
         let accept = |(name, value): (Name<'a>, &'a Value<'a>)| {
             let complain = |c| {
                 self.ledger.add(Severity::Error, join(&path, name.get_ref()), Some(value.span()), c)
             };
-            parse(name, value).map_err(complain).ok()
+            self.ledger.judge(value, |value| parse(name, value))?.map_err(complain).ok()
         };
-        entries.into_iter().filter_map(accept).collect()
+        self.sorted(key).into_iter().filter_map(accept).collect()
+    }
+
+    /// The keys of the table itself, in the order of the file, where they are free.
+    pub(super) fn names(&self) -> Vec<Name<'a>> {
+        let mut names: Vec<_> = self.entries.into_iter().flat_map(DeTable::keys).collect();
+        names.sort_by_key(|name| name.span().start);
+        names
+    }
+
+    fn sorted(&self, key: &'a str) -> Vec<(Name<'a>, &'a Value<'a>)> {
+        let table = self.entry(key).and_then(|(name, value)| self.as_table(key, name, value));
+        let mut entries: Vec<_> = table.into_iter().flat_map(|(_, table)| table).collect();
+        entries.sort_by_key(|(name, _)| name.span().start);
+        entries
     }
 
     /// Returns a value as it is written, for a second look at its places.
-    pub(super) fn written(&self, key: &'static str) -> Option<&'a Value<'a>> {
+    pub(super) fn written(&self, key: &'a str) -> Option<&'a Value<'a>> {
         self.entry(key).map(|(_, value)| value)
     }
 
+    /// Returns a string as it stands in the file, fit to be repeated in a complaint.
+    pub(super) fn quote(&self, key: &'a str) -> String {
+        self.entry(key).map(|(_, value)| self.ledger.written(value)).unwrap_or_default()
+    }
+
+    /// Returns a string that is a part of a value as it stands in the file.
+    pub(super) fn quote_value(&self, value: &Value<'_>) -> String {
+        self.ledger.written(value)
+    }
+
+    /// Where relative paths in the value of a key start: in the folder of its own file.
+    pub(super) fn folder(&self, key: &str) -> &'a Path {
+        self.ledger.folder(self.place(key).map_or(0, |span| span.start))
+    }
+
     /// Whether the key is written.
-    pub(super) fn has(&self, key: &'static str) -> bool {
+    pub(super) fn has(&self, key: &'a str) -> bool {
         self.entry(key).is_some()
     }
 
-    /// Reports an error about a key, at its value or else at the table.
+    /// Reports an error about a key, at its value or else at the table. Nobody looks at its words again: they
+    /// must not repeat values, which may have come out of variables.
     pub(super) fn object(&self, key: &str, complaint: Complaint) {
         self.ledger.add(Severity::Error, join(&self.path, key), self.place(key), complaint);
     }
@@ -254,13 +210,32 @@ impl<'a> Table<'a> {
     }
 
     /// Keeps whatever is written under the key out of all drawings.
-    pub(super) fn hide(&self, key: &'static str) {
+    pub(super) fn hide(&self, key: &'a str) {
         if let Some((_, value)) = self.entry(key) {
-            hide(self.ledger, value);
+            self.ledger.hide(value);
         }
     }
 
-    fn entry(&self, key: &'static str) -> Option<(Name<'a>, &'a Value<'a>)> {
+    /// Keeps what is written under the key out of all drawings, but the values of some keys of it.
+    pub(super) fn hide_but(&self, key: &'a str, shown: &[&str]) {
+        match self.written(key).and_then(|value| value.get_ref().as_table()) {
+            None => self.hide(key),
+            Some(table) => {
+                let hidden =
+                    table.iter().filter(|(name, _)| !shown.contains(&name.get_ref().as_ref()));
+                hidden.for_each(|(_, value)| self.ledger.hide(value));
+            }
+        }
+    }
+
+    /// Keeps what is written under the key out of all drawings, unless it is a table, whose reader sees to it.
+    pub(super) fn hide_unless_table(&self, key: &'a str) {
+        if self.written(key).is_some_and(|value| !value.get_ref().is_table()) {
+            self.hide(key);
+        }
+    }
+
+    fn entry(&self, key: &'a str) -> Option<(Name<'a>, &'a Value<'a>)> {
         if !self.asked.borrow().contains(&key) {
             self.asked.borrow_mut().push(key);
             #[cfg(test)]
@@ -279,7 +254,7 @@ impl<'a> Table<'a> {
             return Some((name.span(), entries));
         }
         let remedy = format!("write [{}] and its keys below", join(&self.path, key));
-        let complaint = wrong_type("a table", value.get_ref(), &remedy).at(value.span());
+        let complaint = wrong_type("a table", value.get_ref(), remedy).at(value.span());
         self.object(key, complaint);
         None
     }
@@ -303,21 +278,17 @@ impl<'a> Table<'a> {
 /// A key and its place.
 pub(super) type Name<'a> = &'a Spanned<DeString<'a>>;
 
-pub(super) fn wrong_type(wanted: &str, found: &DeValue<'_>, remedy: &str) -> Complaint {
+pub(super) fn wrong_type(
+    wanted: &str,
+    found: &DeValue<'_>,
+    remedy: impl Into<Cow<'static, str>>,
+) -> Complaint {
     let article = if matches!(found, DeValue::Integer(_) | DeValue::Array(_)) { "an" } else { "a" };
     Complaint::new(format!("expected {wanted}, found {article} {}", found.type_str()), remedy)
 }
 
-fn hide(ledger: &Ledger, value: &Value<'_>) {
-    match value.get_ref() {
-        DeValue::Table(entries) => entries.iter().for_each(|(_, value)| hide(ledger, value)),
-        DeValue::Array(entries) => entries.iter().for_each(|value| hide(ledger, value)),
-        DeValue::Boolean(_) => {}
-        _ => ledger.secrets.borrow_mut().push(value.span()),
-    }
-}
-
-fn join(path: &str, key: &str) -> String {
+/// Puts a key behind the path of its table, in quotes where TOML wants them.
+pub(super) fn join(path: &str, key: &str) -> String {
     let bare =
         !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
     let key = if bare { key.to_owned() } else { format!("{key:?}") };

@@ -6,6 +6,7 @@
 //!
 //! Knows nothing of: which keys exist and what they mean.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
@@ -26,9 +27,13 @@ impl Report {
     }
 
     /// Reports that the file cannot even be read.
-    pub(super) fn about_file(path: &Path, what: String, remedy: &str) -> Self {
+    pub(super) fn about_file(
+        path: &Path,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
         let source = Source::blanked(path.display().to_string(), "", &[]);
-        let (severity, remedy) = (Severity::Error, remedy.to_owned());
+        let (severity, what, remedy) = (Severity::Error, what.into(), remedy.into());
         Self::new(vec![Problem { severity, key: String::new(), what, remedy, span: None, source }])
     }
 
@@ -162,6 +167,11 @@ pub(super) struct Source {
 }
 
 impl Source {
+    #[cfg(test)]
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Keeps the text with the bytes of every secret replaced, so that all places stay where they are.
     pub(super) fn blanked(name: String, text: &str, secrets: &[Span]) -> Arc<Self> {
         let mut bytes = text.as_bytes().to_vec();
@@ -172,14 +182,14 @@ impl Source {
     }
 
     /// Keeps a text that is not TOML, where nobody can tell for sure what is a secret: only headers of
-    /// tables and lines that begin with a harmless key stay; of others only what precedes the first `=`.
+    /// tables and lines that begin with a harmless key stay; of other known keys what precedes the first `=`.
     pub(super) fn blanked_blindly(name: String, text: &str) -> Arc<Self> {
         let mut bytes = text.as_bytes().to_vec();
         let mut start = 0;
         for line in text.split_inclusive('\n') {
             if !is_harmless(line) {
-                let from = line.find('=').map_or(0, |equals| equals + 1);
-                blank(&mut bytes, start + from..start + line.len());
+                let from = line.find('=').filter(|_| begins_with_a_key(line));
+                blank(&mut bytes, start + from.map_or(0, |equals| equals + 1)..start + line.len());
             }
             start += line.len();
         }
@@ -191,11 +201,25 @@ fn is_harmless(line: &str) -> bool {
     if line.trim_start().starts_with('[') {
         return !line.contains(['=', '"', '\'']);
     }
-    let between = |c: char| !c.is_ascii_alphanumeric() && c != '_';
-    let mut words = line.split(between).skip_while(|word| word.is_empty());
+    let mut words = words(line);
     let begins_well = words.next().is_none_or(|first| HARMLESS_KEYS.contains(&first));
-    let goes_on_well = !words.any(|word| word.starts_with("env") || word.starts_with("header"));
+    let goes_on_well =
+        !words.any(|word| SECRET_WORDS.iter().any(|secret| word.starts_with(secret)));
     begins_well && goes_on_well && !(line.contains("://") && line.contains('@'))
+}
+
+/// Whether a line begins as one that is no continuation of a text does.
+fn begins_with_a_key(line: &str) -> bool {
+    words(line).next().is_some_and(|first| {
+        HARMLESS_KEYS.contains(&first)
+            || SECRET_WORDS.contains(&first)
+            || OTHER_KEYS.contains(&first)
+    })
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    let between = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    line.split(between).skip_while(|word| word.is_empty())
 }
 
 fn blank(bytes: &mut [u8], secret: Span) {
@@ -215,15 +239,23 @@ fn into_text(bytes: Vec<u8>) -> String {
 
 /// What a parser has against a value. The reader adds the key and the place.
 pub(super) struct Complaint {
-    pub(super) what: String,
-    pub(super) remedy: String,
+    pub(super) what: Cow<'static, str>,
+    pub(super) remedy: Cow<'static, str>,
     /// Where, if not at the whole value.
     pub(super) at: Option<Span>,
 }
 
 impl Complaint {
-    pub(super) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(super) fn new(
+        what: impl Into<Cow<'static, str>>,
+        remedy: impl Into<Cow<'static, str>>,
+    ) -> Self {
         Self { what: what.into(), remedy: remedy.into(), at: None }
+    }
+
+    /// Whether its words stand in Weir's own source, so that they cannot repeat a value.
+    pub(super) fn is_fixed(&self) -> bool {
+        matches!((&self.what, &self.remedy), (Cow::Borrowed(_), Cow::Borrowed(_)))
     }
 
     pub(super) fn at(self, span: Span) -> Self {
@@ -249,7 +281,8 @@ pub(super) fn did_you_mean<'a>(
 const MAX_DRAWN: usize = 50;
 
 /// Keys whose values never are secrets. One that is missing here costs a little of the drawing, no more.
-const HARMLESS_KEYS: [&str; 26] = [
+const HARMLESS_KEYS: [&str; 27] = [
+    "include",
     "listen",
     "path",
     "public_url",
@@ -277,3 +310,9 @@ const HARMLESS_KEYS: [&str; 26] = [
     "role",
     "level",
 ];
+
+/// Keys that hold secrets, or lead to them.
+const SECRET_WORDS: [&str; 5] = ["env", "headers", "auth", "token", "password"];
+
+/// Keys whose values may hold secrets, but whose names do not.
+const OTHER_KEYS: [&str; 4] = ["args", "pass_env", "key_sha256", "rename"];

@@ -4,7 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod example;
+mod files;
+mod leaks;
 mod mistakes;
+mod secrets;
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -17,6 +20,67 @@ fn parse(text: &str) -> Result<Config, Report> {
 
 fn config(text: &str) -> Config {
     parse(text).unwrap()
+}
+
+/// A folder with a configuration, and the variables that it may name.
+struct Home {
+    folder: tempfile::TempDir,
+    options: Options,
+}
+
+impl Home {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let home = Self { folder: tempfile::tempdir().unwrap(), options: Options::default() };
+        for (path, text) in files {
+            home.write(path, text);
+        }
+        home
+    }
+
+    fn with(mut self, variables: &[(&str, &str)]) -> Self {
+        self.options.environment = variables.iter().copied().collect();
+        self
+    }
+
+    fn path(&self, path: &str) -> std::path::PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+        let path = self.path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        write_private(&path, text);
+    }
+
+    fn load(&self) -> Result<Config, Report> {
+        Config::load(&self.path("weir.toml"), &self.options)
+    }
+
+    /// The report, named as from within the folder.
+    fn mistakes(&self) -> String {
+        self.local(&self.load().unwrap_err().to_string())
+    }
+
+    /// A line for each problem, named as from within the folder.
+    fn lines(&self) -> String {
+        let problems = match self.load() {
+            Ok(config) => config.warnings,
+            Err(report) => report.problems().to_vec(),
+        };
+        let lines: Vec<_> = problems.iter().map(|problem| format!("{problem:?}")).collect();
+        self.local(&lines.join("\n"))
+    }
+
+    fn local(&self, text: &str) -> String {
+        text.replace(&format!("{}/", self.folder.path().display()), "")
+    }
+}
+
+/// Writes a file that nobody else may read.
+fn write_private(path: &Path, text: impl AsRef<[u8]>) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 const HOUSE: &str = "[upstreams.house]\nprompts_dir = \"./prompts\"\n";
@@ -116,7 +180,7 @@ fn a_secret_is_not_in_the_debug_output() {
         r#"
         [upstreams.a]
         command = "x"
-        env = { TOKEN = "hunter2", "${X}" = "${Y}" }
+        env = { TOKEN = "hunter2", "${X}" = "$${Y}" }
         [upstreams.b]
         url = "http://h/"
         headers = { Authorization = "hunter2" }
@@ -179,7 +243,8 @@ fn who_needs_a_key_depends_on_the_address_and_the_clients() {
             .ok()
             .map(|config| config.auth.anonymous)
     };
-    let (careful, bold) = (Options::default(), Options { allow_anonymous_network: true });
+    let careful = Options::default();
+    let bold = Options { allow_anonymous_network: true, ..Options::default() };
     assert_eq!(anonymous("[::1]:1", "auto", &careful), Some(true));
     assert_eq!(anonymous("[::ffff:127.0.0.1]:1", "auto", &careful), Some(true));
     assert_eq!(anonymous("0.0.0.0:1", "auto", &bold), Some(false));

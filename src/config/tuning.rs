@@ -108,7 +108,7 @@ fn timeouts(t: &Table<'_>, inherited: &Timeouts) -> Timeouts {
             .unwrap_or(inherited.reset_on_progress),
     };
     if timeouts.call > timeouts.call_max {
-        object_to_order(t, "call", "call_max", timeouts.call_max);
+        object_to_order(t, ["call", "call_max"], timeouts.call_max, Timeouts::default().call_max);
     }
     timeouts
 }
@@ -120,15 +120,27 @@ fn retry(t: &Table<'_>, inherited: &Retry) -> Retry {
         jitter: t.read("jitter", value::boolean).unwrap_or(inherited.jitter),
     };
     if retry.backoff > retry.max_backoff {
-        object_to_order(t, "backoff", "max_backoff", retry.max_backoff);
+        let default = Retry::default().max_backoff;
+        object_to_order(t, ["backoff", "max_backoff"], retry.max_backoff, default);
     }
     retry
 }
 
 /// Objects where the mistake is: where neither is written, both are inherited and the objection stands there.
-fn object_to_order(t: &Table<'_>, less: &'static str, more: &'static str, limit: Duration) {
+fn object_to_order(
+    t: &Table<'_>,
+    [less, more]: [&'static str; 2],
+    limit: Duration,
+    default: Duration,
+) {
     if let Some(key) = [less, more].into_iter().find(|key| t.has(key)) {
-        let what = format!("{less} is longer than {more} ({limit:?})");
+        let what = match limit == default {
+            true => {
+                format!("{less} is longer than {more}, which is {default:?} unless it is written")
+            }
+            // Not repeated: it may have come out of a variable.
+            false => format!("{less} is longer than {more}"),
+        };
         t.object(key, Complaint::new(what, format!("shorten {less}, or lengthen {more}")));
     }
 }

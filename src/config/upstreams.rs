@@ -2,15 +2,18 @@
 //!
 //! Knows nothing of: what it inherits, which is told in `tuning.rs`.
 
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::PathBuf;
 
 use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
 
 use super::file::{Name, Parsed, Table, Value};
 use super::report::{Complaint, Span};
+use super::secrets::{self, Vault};
 use super::tuning::{EraChoice, Tuning, tuning};
-use super::{Patterns, Secret, value};
+use super::{Patterns, Surroundings, headers, value};
+use crate::secret::Secret;
 use crate::upstream::{Limits, Retry, Timeouts, Transport};
 
 /// One upstream, with what it inherits.
@@ -41,7 +44,7 @@ pub struct Upstream {
 }
 
 /// Where an upstream is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum Source {
     /// The built-in prompt library.
     Library {
@@ -72,6 +75,30 @@ pub enum Source {
     },
 }
 
+/// Without what often is a secret, though not written as one: arguments, and the query of a URL.
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
+            Self::Process { command, args, env, pass_env, cwd } => f
+                .debug_struct("Process")
+                .field("command", command)
+                .field("args", &format_args!("{} of them", args.len()))
+                .field("env", env)
+                .field("pass_env", pass_env)
+                .field("cwd", cwd)
+                .finish(),
+            Self::Http { url, headers, transport } => f
+                .debug_struct("Http")
+                .field("host", &url.host())
+                .field("path", &url.path())
+                .field("headers", headers)
+                .field("transport", transport)
+                .finish(),
+        }
+    }
+}
+
 /// The kinds whose items can be renamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameKind {
@@ -93,7 +120,7 @@ pub(super) struct Upstreams {
     pub(super) enabled: usize,
 }
 
-pub(super) fn read(root: &Table<'_>, folder: &Path) -> Upstreams {
+pub(super) fn read(root: &Table<'_>, surroundings: &Surroundings<'_>) -> Upstreams {
     let inherited = root.table("defaults", |t| tuning(t, &Tuning::default(), false));
     let mut result = Upstreams { list: Vec::new(), names: Vec::new(), enabled: 0 };
     let mut prefixes: Vec<(String, String)> = Vec::new();
@@ -104,13 +131,14 @@ pub(super) fn read(root: &Table<'_>, folder: &Path) -> Upstreams {
             t.object_to_all(value::bad_upstream_name(name));
         }
         let prefix = t.read("prefix", prefix).unwrap_or_else(|| name.to_owned());
-        let upstream = upstream(name, &prefix, t, &inherited, folder);
-        if !t.read("enabled", value::boolean).unwrap_or(true) {
+        let enabled = t.read("enabled", value::boolean).unwrap_or(true);
+        let upstream = upstream(name, &prefix, t, &inherited, surroundings, enabled);
+        if !enabled {
             return;
         }
         result.enabled += 1;
         if let Some((_, owner)) = prefixes.iter().find(|(taken, _)| *taken == prefix) {
-            let what = format!("the prefix {prefix:?} belongs to [upstreams.{owner}] already");
+            let what = format!("this prefix belongs to [upstreams.{owner}] already");
             t.object("prefix", Complaint::new(what, "give one of the two another prefix"));
         }
         prefixes.push((prefix, name.to_owned()));
@@ -145,9 +173,10 @@ fn upstream(
     prefix: &str,
     t: &Table<'_>,
     inherited: &Tuning,
-    folder: &Path,
+    surroundings: &Surroundings<'_>,
+    enabled: bool,
 ) -> Option<Upstream> {
-    let source = source(t, folder);
+    let source = source(t, surroundings, enabled);
     let tuning = tuning(t, inherited, matches!(source, Some(Source::Library { .. })));
     let [prompts, tools, resources] = ["prompts", "tools", "resources"]
         .map(|kind| t.table(kind, |t| patterns(t, Patterns::everything(), pattern)));
@@ -177,23 +206,22 @@ fn upstream(
 // === Where it is ===
 
 /// Reads the one of three keys that says where the upstream is, and the keys that go with it.
-fn source(t: &Table<'_>, folder: &Path) -> Option<Source> {
-    let dir = t.read("prompts_dir", value::text);
+fn source(t: &Table<'_>, surroundings: &Surroundings<'_>, enabled: bool) -> Option<Source> {
+    let dir = folder(t, "prompts_dir", surroundings.on_disk && enabled);
     let command = t.read("command", value::text);
     let args = t.list("args", value::text_or_empty).unwrap_or_default();
-    let env = t.map("env", |name, v| {
-        Ok((variable(name.get_ref(), name.span())?, Secret(value::text_or_empty(v)?)))
-    });
+    let env = env(t, &surroundings.vault, enabled);
     let pass_env =
         t.list("pass_env", |v| variable(value::string(v)?, v.span())).unwrap_or_default();
-    let cwd = t.read("cwd", value::text).map(|cwd| folder.join(cwd));
+    let cwd = folder(t, "cwd", surroundings.on_disk && enabled);
     let url = t.read("url", |v| value::url(v).inspect_err(|_| t.hide("url")));
-    let headers = t.map("headers", header);
+    let headers = headers::headers(t, &surroundings.vault, enabled);
     let transports =
         [("auto", None), ("http", Some(Transport::Http)), ("sse", Some(Transport::Sse))];
     let transport = t.read("transport", value::choice(&transports)).unwrap_or(None);
-    t.hide("env");
-    t.hide("headers");
+    for key in ["env", "headers", "auth"] {
+        t.hide_unless_table(key);
+    }
 
     let written: Vec<_> =
         ["prompts_dir", "command", "url"].into_iter().filter(|key| t.has(key)).collect();
@@ -219,16 +247,46 @@ fn source(t: &Table<'_>, folder: &Path) -> Option<Source> {
         ("pass_env", "command"),
         ("cwd", "command"),
         ("headers", "url"),
+        ("auth", "url"),
         ("transport", "url"),
     ];
     for (key, owner) in owners.into_iter().filter(|(key, owner)| t.has(key) && kind != *owner) {
         t.object(key, Complaint::new(format!("goes with {owner}, not with {kind}"), "remove it"));
     }
     match kind {
-        "prompts_dir" => dir.map(|dir| Source::Library { dir: folder.join(dir) }),
+        "prompts_dir" => dir.map(|dir| Source::Library { dir }),
         "command" => command.map(|command| Source::Process { command, args, env, pass_env, cwd }),
         _ => url.map(|url| Source::Http { url, headers, transport }),
     }
+}
+
+/// Reads a folder; a relative one starts from the folder of its file. A missing one is a warning: it may be
+/// mounted or made later, and until then the other upstreams are served.
+fn folder<'a>(t: &Table<'a>, key: &'a str, must_be: bool) -> Option<PathBuf> {
+    let folder = t.folder(key).join(t.read(key, value::text)?);
+    if must_be && !folder.is_dir() {
+        let what = format!("there is no folder {}", t.quote(key));
+        let remedy = "make it, or correct the path: it starts from the folder of this file";
+        t.warn(key, Complaint::new(what, remedy));
+    }
+    Some(folder)
+}
+
+/// Reads the variables to set.
+fn env<'a>(t: &Table<'a>, vault: &Vault<'_>, used: bool) -> Vec<(String, Secret)> {
+    t.table("env", |t| {
+        let read = |name: Name<'a>| {
+            let value = secrets::secret(t, name.get_ref(), vault, used);
+            match variable(name.get_ref(), name.span()) {
+                Ok(name) => Some((name, value?)),
+                Err(complaint) => {
+                    t.object(name.get_ref(), complaint);
+                    None
+                }
+            }
+        };
+        t.names().into_iter().filter_map(read).collect()
+    })
 }
 
 fn variable(name: &str, place: Span) -> Parsed<String> {
@@ -239,27 +297,13 @@ fn variable(name: &str, place: Span) -> Parsed<String> {
     }
 }
 
-fn header(name: Name<'_>, v: &Value<'_>) -> Parsed<(HeaderName, HeaderValue)> {
-    let bad_name = |what: &str, remedy: &str| Complaint::new(what, remedy).at(name.span());
-    let header = HeaderName::from_bytes(name.get_ref().as_bytes())
-        .map_err(|_| bad_name("this cannot name a header", "write a name like X-Team"))?;
-    if OWN_HEADERS.contains(&header.as_str()) || header.as_str().starts_with("mcp-") {
-        return Err(bad_name("this header belongs to the protocol, and Weir sets it", "remove it"));
-    }
-    let mut value = HeaderValue::from_str(value::string(v)?).map_err(|_| {
-        Complaint::new("a header's value cannot hold this", "write visible ASCII characters")
-    })?;
-    value.set_sensitive(true);
-    Ok((header, value))
-}
-
 // === What leaves it ===
 
 /// Reads `allow` and `deny`; what is not written is as in `default`.
-pub(super) fn patterns<'a>(
-    t: &Table<'a>,
+pub(super) fn patterns(
+    t: &Table<'_>,
     default: Patterns,
-    pattern: impl Fn(&'a Value<'a>) -> Parsed<String>,
+    pattern: impl Fn(&Value<'_>) -> Parsed<String>,
 ) -> Patterns {
     Patterns {
         allow: t.list("allow", &pattern).unwrap_or(default.allow),
@@ -300,27 +344,9 @@ fn renames(t: &Table<'_>) -> Vec<(RenameKind, String, String)> {
     });
     for (i, ((kind, _, new), place)) in renames.iter().enumerate() {
         if renames.iter().take(i).any(|((k, _, n), _)| k == kind && n == new) {
-            let what = format!("two items are renamed to {new:?}");
-            t.object(
-                "rename",
-                Complaint::new(what, "give one of them another name").at(place.clone()),
-            );
+            let complaint = Complaint::new("two items get this name", "give one of them another");
+            t.object("rename", complaint.at(place.clone()));
         }
     }
     renames.into_iter().map(|(rename, _)| rename).collect()
 }
-
-/// Headers that the protocol or the connection owns; beside those that begin with `mcp-`.
-const OWN_HEADERS: [&str; 11] = [
-    "accept",
-    "connection",
-    "content-length",
-    "content-type",
-    "host",
-    "keep-alive",
-    "last-event-id",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];

@@ -1,6 +1,7 @@
 //! What a single value may look like: durations, sizes, names, addresses, hashes, dates.
 //!
-//! Each parser either returns the typed value or a complaint that says what to write instead.
+//! Each parser either returns the typed value or a complaint that says what to write instead. It may quote the
+//! value: where that came out of a variable, the reader asks again with what stands in the file.
 //!
 //! Knows nothing of: which key the value belongs to, and other values.
 
@@ -254,7 +255,7 @@ pub(super) fn url(value: &Value<'_>) -> Parsed<Uri> {
     if uri.authority().is_some_and(|a| a.as_str().contains('@')) {
         return Err(Complaint::new(
             "a URL must not hold credentials",
-            "put them in headers, for example Authorization",
+            "put them in auth, with type = \"basic\"",
         ));
     }
     match uri.scheme_str() {

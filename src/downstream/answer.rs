@@ -13,6 +13,7 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use hyper::StatusCode;
 
+use super::encode;
 use crate::json::{self, Object};
 use crate::mcp::call::{Body, Broken};
 use crate::mcp::note::{NoteStream, Notes};
@@ -32,6 +33,15 @@ pub(super) enum Text {
     Whole(Bytes),
     /// What stands before the result, and the result as it arrives; a `}` ends the answer.
     Arriving(Bytes, BoxStream<'static, Result<Bytes, Broken>>),
+}
+
+/// What becomes of a result that still arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Large {
+    /// It passes piece by piece, on a response of its own.
+    Passes,
+    /// It is held until it is whole: on a stream that many share its pieces would hold up the others.
+    Held,
 }
 
 /// An error of Weir's own making, as an era puts it.
@@ -71,6 +81,21 @@ impl Answer {
                 let text = Text::Arriving(rpc::result_head(id), pieces);
                 Self { status: StatusCode::OK, retry_after: None, text }
             }
+        }
+    }
+
+    /// The answer with all of its text; an error if that breaks off or is larger than `limit`.
+    pub(super) async fn whole(self, id: &Id, limit: usize) -> Self {
+        let Self { status, retry_after, text } = self;
+        let collected = match text {
+            Text::Whole(text) => Ok(text),
+            arriving @ Text::Arriving(..) => {
+                Body::Arriving(arriving.into_pieces()).collect(limit).await
+            }
+        };
+        match collected {
+            Ok(text) => Self { status, retry_after, text: Text::Whole(text) },
+            Err(broken) => Self::refused(Some(id), &encode::broken(&broken.to_string())),
         }
     }
 

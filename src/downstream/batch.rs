@@ -13,13 +13,12 @@ use futures::{FutureExt, StreamExt, stream};
 use hyper::StatusCode;
 use serde::de::IgnoredAny;
 
-use super::answer::{Answer, Refused, Text};
+use super::answer::{Answer, Large, Refused, Text};
 use super::calls::Calls;
 use super::legacy::{self, Peer};
 use super::{BATCH_WIDTH, MAX_BATCH, encode};
 use crate::gateway::Guest;
 use crate::json;
-use crate::mcp::call::Body;
 use crate::mcp::revision::Revision;
 use crate::rpc::{self, Id, Invalid, Message, code};
 
@@ -75,7 +74,7 @@ pub(super) fn serve(
         match message {
             Ok(Message::Request(request)) => {
                 let id = request.id.clone();
-                let call = legacy::serve(guest, peer, calls, request, max_reply);
+                let call = legacy::serve(guest, peer, calls, request, max_reply, Large::Held);
                 open.push(async move { (Some(id), call.answer.await) }.boxed());
             }
             Ok(Message::Notification(notification)) => {
@@ -97,8 +96,8 @@ pub(super) fn serve(
         while let Some((id, answer)) = answers.next().await {
             let Some(answer) = answer else { continue };
             let room = max_reply.saturating_sub(all.len());
-            let text = match collect(answer.text, room).await {
-                Some(text) if text.len() <= room => text,
+            let text = match answer.text {
+                Text::Whole(text) if text.len() <= room => text,
                 _ => {
                     let refused = encode::too_large("all upstreams together", max_reply);
                     rpc::write_error(id.as_ref(), &refused.error.to_bytes())
@@ -119,16 +118,6 @@ pub(super) fn serve(
 pub(super) fn removed() -> Refused {
     let text = "batches were removed in revision 2025-06-18: send one message at a time";
     refused(code::INVALID_REQUEST, text.to_owned())
-}
-
-/// The whole text; `None` if it breaks off or is larger than `limit`.
-async fn collect(text: Text, limit: usize) -> Option<Bytes> {
-    match text {
-        Text::Whole(text) => Some(text),
-        arriving @ Text::Arriving(..) => {
-            Body::Arriving(arriving.into_pieces()).collect(limit).await.ok()
-        }
-    }
 }
 
 fn refused(code: i64, text: String) -> Refused {

@@ -15,12 +15,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::answer::{Answer, Call, Progress, Refused, Text};
+use super::answer::{Answer, Call, Large, Progress, Refused, Text};
 use super::calls::Calls;
 use super::legacy::{self, Peer};
 use super::{Door, batch, encode};
 use crate::gateway::{Guest, Listen};
-use crate::mcp::call::Body;
 use crate::rpc::{self, Id, Notification, Request};
 
 /// A client's conversation, whether it has been opened yet or not.
@@ -50,7 +49,6 @@ pub(super) struct Outgoing {
     pub(super) queue: mpsc::Sender<Bytes>,
     pub(super) tasks: TaskTracker,
     max_reply: usize,
-    end: CancellationToken,
 }
 
 impl Conversation {
@@ -63,7 +61,7 @@ impl Conversation {
         hint: &'static str,
     ) -> Self {
         let max_reply = door.settings.max_reply;
-        let outgoing = Outgoing { queue, tasks: TaskTracker::new(), max_reply, end: end.clone() };
+        let outgoing = Outgoing { queue, tasks: TaskTracker::new(), max_reply };
         Self { guest, door, calls: Calls::new(end.clone()), outgoing, hint, opened: None, end }
     }
 
@@ -89,7 +87,8 @@ impl Conversation {
         };
         let id = request.id.clone();
         let max_reply = self.door.settings.max_reply;
-        let call = legacy::serve(&self.guest, &opened.peer, &self.calls, request, max_reply);
+        let (guest, peer) = (&self.guest, &opened.peer);
+        let call = legacy::serve(guest, peer, &self.calls, request, max_reply, Large::Held);
         self.outgoing.answer(id, call);
         None
     }
@@ -169,18 +168,11 @@ impl Outgoing {
 
     /// Sends a call's progress and then its answer, on a task of its own.
     pub(super) fn answer(&self, id: Id, call: Call) {
-        let (queue, end) = (self.queue.clone(), self.end.clone());
-        self.tasks.spawn(answer(id, call, queue, self.max_reply, end));
+        self.tasks.spawn(answer(id, call, self.queue.clone(), self.max_reply));
     }
 }
 
-async fn answer(
-    id: Id,
-    call: Call,
-    queue: mpsc::Sender<Bytes>,
-    max_reply: usize,
-    end: CancellationToken,
-) {
+async fn answer(id: Id, call: Call, queue: mpsc::Sender<Bytes>, max_reply: usize) {
     let Call { mut answer, mut progress } = call;
     let done = loop {
         tokio::select! {
@@ -197,26 +189,8 @@ async fn answer(
         }
     };
     let Some(done) = done else { return };
-    let text = match done.text {
-        Text::Whole(text) => text,
-        // Held, not streamed: one stream for all, on which a piece at a time would hold up everybody
-        // else's messages.
-        arriving @ Text::Arriving(..) => {
-            let body = Body::Arriving(arriving.into_pieces());
-            let collected = tokio::select! {
-                biased;
-                collected = body.collect(max_reply) => collected,
-                () = end.cancelled() => return,
-            };
-            match collected {
-                Ok(text) => text,
-                Err(broken) => {
-                    let refused = encode::broken(&broken.to_string());
-                    rpc::write_error(Some(&id), &refused.error.to_bytes())
-                }
-            }
-        }
-    };
+    // Held already by whoever made the call, so that a cancel still reaches it while it arrives.
+    let Text::Whole(text) = done.whole(&id, max_reply).await.text else { return };
     let rest = progress.into_iter().flat_map(Progress::rest);
     for message in rest.chain([text]) {
         if queue.send(message).await.is_err() {

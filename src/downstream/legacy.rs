@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use hyper::StatusCode;
 
-use super::answer::{Answer, Call, Progress, Refused};
+use super::answer::{Answer, Call, Large, Progress, Refused};
 use super::calls::Calls;
 use super::encode;
 use super::era::Versions;
@@ -92,6 +92,7 @@ pub(super) fn serve(
     calls: &Arc<Calls>,
     request: Request,
     max_reply: usize,
+    large: Large,
 ) -> Call {
     let Request { id, method, mut params } = request;
     let refuse = |refused: &Refused| Call::answered(Answer::refused(Some(&id), refused));
@@ -112,7 +113,11 @@ pub(super) fn serve(
     let guest = guest.clone();
     let work = async move {
         let answer = answer(&guest, caller, &id, &method, params, max_reply).await;
-        answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused))
+        let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
+        match large {
+            Large::Passes => answer,
+            Large::Held => answer.whole(&id, max_reply).await,
+        }
     };
     Call { answer: open.run(work).boxed(), progress }
 }

@@ -136,7 +136,10 @@ impl Client {
         };
         match modern::serve(guest, opened, &settings.versions, &door.streams, settings.max_reply) {
             Exchange::Call(Call { answer, progress }) => {
-                let answer = async move { open.run(answer).await.flatten() };
+                // Held: a piece at a time would hold up everybody else's lines.
+                let (own, limit) = (id.clone(), settings.max_reply);
+                let held = async move { Some(answer.await?.whole(&own, limit).await) };
+                let answer = async move { open.run(held).await.flatten() };
                 outgoing.answer(id, Call { answer: Box::pin(answer), progress });
             }
             Exchange::Listening(listening) => {

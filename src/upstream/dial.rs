@@ -9,6 +9,8 @@ use futures::future::BoxFuture;
 use hyper::Uri;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::secret::Secret;
+
 /// A byte stream in both directions.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
@@ -22,7 +24,7 @@ pub struct Command {
     /// Its arguments; no shell reads them.
     pub args: Vec<String>,
     /// The whole environment of the child: nothing else is inherited.
-    pub env: Vec<(String, String)>,
+    pub env: Vec<(String, Secret)>,
     /// Where it runs; `None` is where Weir runs.
     pub cwd: Option<PathBuf>,
 }

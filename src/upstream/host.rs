@@ -84,7 +84,7 @@ impl Dial for Host {
         process
             .args(&command.args)
             .env_clear()
-            .envs(command.env.iter().map(|(name, value)| (name, value)))
+            .envs(command.env.iter().map(|(name, value)| (name, value.expose())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -247,7 +247,7 @@ mod tests {
         Command {
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
-            env: vec![("PATH".into(), path), ("GIVEN".into(), "1".into())],
+            env: vec![("PATH".into(), path.into()), ("GIVEN".into(), "1".into())],
             cwd: None,
         }
     }

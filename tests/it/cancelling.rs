@@ -5,10 +5,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir::rpc::Id;
 
-use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, UPSTREAMS};
+use crate::cell::{
+    LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, UPSTREAMS,
+};
 use crate::client::named;
 use crate::upstream::Cancelled;
-use crate::world::{World, everywhere, hub, pass, settle};
+use crate::world::{World, everywhere, hub, pass, settle, with_pair};
 
 /// How an upstream of this side is told that a call is cancelled.
 fn how(upstream: Side) -> Cancelled {
@@ -31,6 +33,28 @@ async fn a_cancelled_call_is_cancelled_at_its_upstream() {
         assert!(other.reply().await.outcome.is_ok());
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_answer_is_arriving_on_a_shared_stream_is_cancelled() {
+    for (client_side, upstream) in
+        [(LEGACY_SSE, LEGACY_HTTP), (LEGACY_STDIO, LEGACY_HTTP), (MODERN_STDIO, MODERN_HTTP)]
+    {
+        let world = World::start(hub(upstream), &with_pair("")).await;
+        let client = world.client(client_side).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+        let half = "x".repeat(512 * 1024);
+        call.piece(&format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"text":"{half}"#));
+        settle().await;
+        let begin = Instant::now();
+        exchange.cancel().await;
+        call.cancelled().await;
+        assert!(begin.elapsed() < Duration::from_secs(1), "{client_side}: {:?}", begin.elapsed());
+        drop(client);
+        world.close().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,18 +1,18 @@
 //! The example is complete, sound, and says what the defaults are.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
-use super::super::file::{Ledger, Table};
+use super::super::file::Table;
+use super::super::ledger::Ledger;
 use super::super::value::EXAMPLE_HASHES;
 use super::*;
 
 const EXAMPLE: &str = include_str!("../../../config.example.toml");
 
 /// The example with its switched-off lines switched on, and with hashes that are not refused.
-fn example_in_full() -> String {
+pub(super) fn example_in_full() -> String {
     let on = |line: &str| match line.strip_prefix('#') {
         Some(off) if off.starts_with(|c: char| c == '[' || c.is_ascii_lowercase()) => {
             off.to_owned()
@@ -26,6 +26,17 @@ fn example_in_full() -> String {
     text
 }
 
+/// The example in full where all that it names can be found. No command is run.
+fn config_in_full() -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("secrets")).unwrap();
+    write_private(&folder.path().join("secrets/team"), "blue\n");
+    let environment = ["EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, "hunter2"));
+    let options = Options { environment: environment.into_iter().collect(), ..Options::default() };
+    let main = file(&folder.path().join("weir.toml"), example_in_full());
+    Config::judge(&main, &options, false, false).unwrap()
+}
+
 #[test]
 fn the_example_shows_the_defaults() {
     assert_eq!(config(EXAMPLE), config(HOUSE));
@@ -35,15 +46,17 @@ fn the_example_shows_the_defaults() {
 
 #[test]
 fn what_the_example_switches_off_is_sound_and_elsewhere_at_its_default() {
-    let (full, default) = (config(&example_in_full()), Config::default());
+    let (full, default) = (config_in_full(), Config::default());
 
     assert_eq!(full.warnings, []);
+    assert_eq!(full.upstreams.len(), 4);
     let server = Server { public_url: None, allowed_hosts: Vec::new(), ..full.server };
     assert_eq!(
         (server, full.protocol, full.naming, full.log),
         (default.server, default.protocol, default.naming, default.log)
     );
-    assert_eq!(full.upstreams.first(), config(HOUSE).upstreams.first());
+    let [full, alone] = [full.upstreams, config(HOUSE).upstreams].map(|all| all[0].clone());
+    assert_eq!(Upstream { source: alone.source.clone(), ..full }, alone);
 }
 
 #[test]
@@ -51,8 +64,11 @@ fn the_example_holds_every_key_that_the_reader_asks_for() {
     let text = example_in_full();
     let document = DeTable::parse(&text).unwrap();
     let ledger = Ledger::default();
+    let options = Options::default();
+    let vault = Vault::new(&options.environment, false);
+    let surroundings = Surroundings { vault, on_disk: false };
     Table::root(&ledger, document.get_ref())
-        .walk(|root| Config::read(root, Path::new(""), &Options::default()));
+        .walk(|root| Config::read(root, &options, &surroundings));
     let asked: BTreeSet<String> =
         ledger.asked.into_inner().iter().map(|path| without_name(path)).collect();
 
@@ -89,6 +105,14 @@ fn without_name(path: &str) -> String {
     let mut parts: Vec<&str> = path.split('.').collect();
     if let ["upstreams" | "roles" | "clients", name, ..] = &mut parts[..] {
         *name = "<name>";
+    }
+    if let [_, _, "env" | "headers", name, ..] = &mut parts[..] {
+        *name = "<name>";
+    }
+    // A secret can say in the same ways everywhere where it is.
+    if let [_, _, "env" | "headers", _, way] | [_, _, "auth", "token" | "password", way] = parts[..]
+    {
+        return format!("<secret>.{way}");
     }
     parts.join(".")
 }

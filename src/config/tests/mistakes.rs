@@ -95,19 +95,19 @@ lazy = true
 color = "red"
 "#,
     );
-    insta::assert_snapshot!(drawn, @r#"
+    insta::assert_snapshot!(drawn, @r"
     error: upstreams.house.lazy: no such key
      --> weir.toml:3:1
       |
     3 | lazy = true
-      | ^^^^ known here: prefix, prompts_dir, command, args, env, pass_env, cwd, url, headers, transport, era, timeouts, retry, limits, prompts, tools, resources, rename, enabled
+      | ^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, timeouts, retry, limits, prompts, tools, resources, rename
 
     error: log.color: no such key
      --> weir.toml:5:1
       |
     5 | color = *****
       | ^^^^^ known here: level, format
-    "#);
+    ");
 }
 
 #[test]
@@ -273,7 +273,7 @@ prefix = "house"
 "#,
     );
     insta::assert_snapshot!(drawn, @r#"
-    error: upstreams.other.prefix: the prefix "house" belongs to [upstreams.house] already
+    error: upstreams.other.prefix: this prefix belongs to [upstreams.house] already
      --> weir.toml:5:10
       |
     5 | prefix = "house"
@@ -402,7 +402,7 @@ prompts_dir = "p"
 "#,
     );
     insta::assert_snapshot!(drawn, @r#"
-    error: auth.mode: server.listen is 0.0.0.0:8642, where anybody on the network could enter without a key
+    error: auth.mode: server.listen is an address where anybody on the network could enter without a key
      --> weir.toml:5:8
       |
     5 | mode = "anonymous"
@@ -420,7 +420,7 @@ prompts_dir = "p"
 "#,
     );
     insta::assert_snapshot!(drawn, @r#"
-    error: defaults.timeouts.call: call is longer than call_max (600s)
+    error: defaults.timeouts.call: call is longer than call_max, which is 600s unless it is written
      --> weir.toml:2:21
       |
     2 | timeouts = { call = "20m" }
@@ -536,7 +536,7 @@ env = { "A=B" = "hunter2" }
      --> weir.toml:2:7
       |
     2 | url = ***********************
-      |       ^^^^^^^^^^^^^^^^^^^^^^^ put them in headers, for example Authorization
+      |       ^^^^^^^^^^^^^^^^^^^^^^^ put them in auth, with type = "basic"
 
     error: upstreams.a.header: no such key
      --> weir.toml:3:1
@@ -736,7 +736,9 @@ fn two_clients_cannot_share_a_key() {
 fn a_file_broken_anywhere_is_drawn_without_its_secrets() {
     let text = "[upstreams.a]\nurl = \"http://h/\"\nheaders = { X = \"hunter2\", Y = 'hunter2é' }\n\
                 [upstreams.b]\ncommand = \"x\"\nenv.TOKEN = \"\"\"hunter2\nhunter2\"\"\"\n\
-                [upstreams.c]\nurl = \"http://h/\"\n[upstreams.c.headers]\nZ = \"hunter2\"\n[log]\n";
+                [upstreams.c]\nurl = \"http://h/\"\n[upstreams.c.headers]\nZ = \"hunter2\"\n[log]\n\
+                [upstreams.d]\nurl = \"http://h/\"\nauth = { type = \"bearer\", token = \"hunter2\" }\n\
+                [upstreams.e]\nurl = \"http://h/\"\n[upstreams.e.auth]\ntype = \"basic\"\nuser = \"x\"\npassword = \"\"\"\nhunter2=hunter2\"\"\"\n";
     config(text);
     for i in (0..text.len()).filter(|i| text.is_char_boundary(*i)) {
         let (before, after) = text.split_at(i);

@@ -24,7 +24,7 @@ use super::incoming::{closing, read};
 use super::pair;
 use super::streams;
 use super::wire::Busy;
-use crate::downstream::answer::{Answer, Call};
+use crate::downstream::answer::{Answer, Call, Large};
 use crate::downstream::modern::Exchange;
 use crate::downstream::session::{self, InUse};
 use crate::downstream::{
@@ -198,7 +198,8 @@ async fn post_legacy(
     match message {
         Message::Request(request) => {
             let max_reply = door.settings.max_reply;
-            let call = legacy::serve(guest, &session.peer, &session.calls, request, max_reply);
+            let (peer, calls) = (&session.peer, &session.calls);
+            let call = legacy::serve(guest, peer, calls, request, max_reply, Large::Passes);
             body::answer(outlasting(door, session, call), door.settings.sse_keepalive).await
         }
         Message::Notification(notification) => {

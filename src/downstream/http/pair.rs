@@ -29,7 +29,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::body::{self, Reply};
 use super::head;
 use super::incoming::{closing, read};
-use crate::downstream::answer::{Answer, Refused};
+use crate::downstream::answer::Answer;
 use crate::downstream::streams::Slot;
 use crate::downstream::{Door, batch, encode};
 use crate::event_stream::{KEEP_ALIVE, write_event, write_message};
@@ -57,10 +57,9 @@ pub(super) async fn open(
     }
     // A client of these revisions learns once what can be asked here.
     guest.settle().await;
-    let busy = || body::json(Answer::refused(None, &encode::too_busy(STREAM_RETRY)));
     let principal = guest.principal();
-    let Some(slot) = door.streams.open(principal) else { return busy() };
-    let Ok(seat) = door.sessions.seat(principal) else { return busy() };
+    let Some(slot) = door.streams.open(principal) else { return too_busy() };
+    let Ok(seat) = door.sessions.seat(principal) else { return too_busy() };
 
     let (inbox, posted) = mpsc::channel(INBOX);
     let (queue, messages) = mpsc::channel(talk::QUEUE);
@@ -145,12 +144,12 @@ async fn take(
     };
     let (verdict, taken) = oneshot::channel();
     inbox.try_send(Posted { told: message, verdict }).map_err(|error| match error {
-        mpsc::error::TrySendError::Full(_) => refused(&encode::too_busy(STREAM_RETRY)),
+        mpsc::error::TrySendError::Full(_) => too_busy(),
         mpsc::error::TrySendError::Closed(_) => ended(door),
     })?;
     match taken.await {
         Ok(Ok(())) => Ok(body::empty(StatusCode::ACCEPTED)),
-        Ok(Err(refusal)) => Err(refused(&refusal).into()),
+        Ok(Err(answer)) => Err(body::json(answer).into()),
         // It has ended at this very moment.
         Err(_) => Err(ended(door).into()),
     }
@@ -169,8 +168,8 @@ fn session_id(query: &str) -> Result<&str, (StatusCode, &'static str)> {
     }
 }
 
-fn refused(refused: &Refused) -> Reply {
-    body::json(Answer::refused(None, refused))
+fn too_busy() -> Reply {
+    body::json(Answer::refused(None, &encode::too_busy(STREAM_RETRY)))
 }
 
 /// The refusal of a message whose session is not there.

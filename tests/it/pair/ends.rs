@@ -83,7 +83,7 @@ async fn a_closing_house_answers_what_is_under_way_and_ends_the_stream() {
     let mut late = Vec::new();
     for (text, at) in [(&message, 5), (&opening, 5), (&message, body_at)] {
         let mut raw = world.connect();
-        raw.write_all(text[..at].as_bytes()).await.expect("the house reads");
+        raw.write_all(&text.as_bytes()[..at]).await.expect("the house reads");
         late.push((raw, &text[at..]));
     }
     settle().await;

@@ -23,7 +23,7 @@ use crate::rpc::{Message, Request, code};
 pub(super) struct Posted {
     pub(super) told: Told,
     /// Whether it is taken: then whatever answers it comes on the stream.
-    pub(super) verdict: oneshot::Sender<Result<(), Refused>>,
+    pub(super) verdict: oneshot::Sender<Result<(), Answer>>,
 }
 
 /// One message, or several.
@@ -87,7 +87,7 @@ impl Talk {
         self.conversation.close().await;
     }
 
-    fn take(&mut self, told: Told) -> Result<(), Refused> {
+    fn take(&mut self, told: Told) -> Result<(), Answer> {
         match told {
             Told::Message(Message::Request(request)) => self.take_request(request),
             Told::Message(Message::Notification(notification)) => {
@@ -96,20 +96,23 @@ impl Talk {
             }
             // Nothing is asked of these clients, so nothing waits for an answer.
             Told::Message(Message::Answer(_)) => Ok(()),
-            Told::Batch(text) => match self.conversation.busy(MAX_OPEN) {
-                Some(busy) => Err(busy),
-                None => self.conversation.take_batch(&text),
-            },
+            Told::Batch(text) => {
+                let taken = match self.conversation.busy(MAX_OPEN) {
+                    Some(busy) => Err(busy),
+                    None => self.conversation.take_batch(&text),
+                };
+                taken.map_err(|refused| Answer::refused(None, &refused))
+            }
         }
     }
 
-    fn take_request(&mut self, request: Request) -> Result<(), Refused> {
+    fn take_request(&mut self, request: Request) -> Result<(), Answer> {
         let outgoing = &self.conversation.outgoing;
         let id = request.id.clone();
         if let Some(busy) = self.conversation.busy(MAX_OPEN) {
-            // On the stream, where the request's own id tells which one is meant, if there is room.
-            let answer = Answer::refused(Some(&id), &busy);
-            return if outgoing.try_say(answer) { Ok(()) } else { Err(busy) };
+            // On the stream, where its client looks for it, if there is room.
+            let answer = || Answer::refused(Some(&id), &busy);
+            return if outgoing.try_say(answer()) { Ok(()) } else { Err(answer()) };
         }
         let answer = if self.conversation.is_open() && &*request.method == legacy::OPENING {
             let text = "this session is open already: open another stream to begin anew";

@@ -1,0 +1,163 @@
+//! Which files belong to a configuration, and their texts.
+//!
+//! Promises: only regular files are read, each once, bounded in size and number; the order is that of the
+//! patterns, and of the file names within one.
+//! Knows nothing of: what stands in them.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use toml::de::DeTable;
+
+use super::file::Table;
+use super::ledger::{File, Ledger, Parsed, Value};
+use super::report::{Complaint, Severity};
+use super::value;
+use crate::mcp::pattern::Pattern;
+
+/// Reads the files that `include` names. What is wrong with it is told.
+pub(super) fn read(main: &File, root: &DeTable<'_>, ledger: &Ledger) -> Vec<File> {
+    // Not walked: the other keys are for later.
+    let table = Table::root(ledger, root);
+    table.list("include", value::text);
+    let mut known = BTreeSet::from_iter(fs::canonicalize(&main.name));
+    let mut files = Vec::new();
+    let entries = table.written("include").and_then(|value| value.get_ref().as_array());
+    for entry in entries.into_iter().flatten() {
+        let complain = |complaint: Complaint| {
+            let at = Some(entry.span());
+            ledger.add(Severity::Error, "include".to_owned(), at, complaint);
+        };
+        // Whatever is no usable string was told of already.
+        let Some(Ok(pattern)) = ledger.judge(entry, value::text) else { continue };
+        let found = match find(&main.folder, &pattern) {
+            Ok(found) => found,
+            Err(complaint) => {
+                complain(complaint);
+                continue;
+            }
+        };
+        for path in found {
+            let name = display_name(main, &path, &pattern, entry, ledger);
+            match take(&path, &name, &mut known) {
+                _ if files.len() >= MAX_FILES => {
+                    complain(Complaint::new("more than 256 files are included", "include fewer"));
+                    return files;
+                }
+                Ok(text) => {
+                    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+                    files.push(File { name, folder, text });
+                }
+                Err(complaint) => complain(complaint),
+            }
+        }
+    }
+    files
+}
+
+/// The files that a pattern names, in the order of their names; its folder may be missing, and whatever begins
+/// with a dot is left to editors and mounts.
+fn find(folder: &Path, pattern: &str) -> Parsed<Vec<PathBuf>> {
+    let path = folder.join(pattern);
+    if !pattern.contains('*') {
+        return Ok(vec![path]);
+    }
+    let (parent, last) = match pattern.rsplit_once('/') {
+        Some((parent, _)) if parent.contains('*') => {
+            let remedy = "name each folder by itself, like \"a.d/*.toml\", \"b.d/*.toml\"";
+            return Err(Complaint::new(
+                "a * can stand in the name of a file only, not of a folder",
+                remedy,
+            ));
+        }
+        Some((_, last)) => (path.parent().unwrap_or(Path::new("/")), last),
+        None => (folder, pattern),
+    };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let names = match fs::read_dir(parent).and_then(|entries| {
+        entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<OsString>>>()
+    }) {
+        Ok(names) => names,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            let what = format!("the folder cannot be listed: {error}");
+            return Err(Complaint::new(what, "check the path and its permissions"));
+        }
+    };
+    let pattern = Pattern::new(last);
+    let is_meant = |name: &OsString| {
+        let text = name.to_string_lossy();
+        pattern.matches(&text) && (last.starts_with('.') || !text.starts_with('.'))
+    };
+    let mut names: Vec<_> = names.into_iter().filter(is_meant).collect();
+    names.sort();
+    let files = names.into_iter().map(|name| path.with_file_name(name));
+    Ok(files.filter(|path| !path.is_dir()).collect())
+}
+
+/// How a file is named in problems: as the main file is, and without what came out of a variable.
+fn display_name(
+    main: &File,
+    path: &Path,
+    pattern: &str,
+    entry: &Value<'_>,
+    ledger: &Ledger,
+) -> String {
+    if !ledger.is_replaced(entry) {
+        return path.display().to_string();
+    }
+    let written = ledger.written(entry);
+    let named = main.folder.join(&written);
+    let last = |text: &str| text.rsplit('/').next().map(str::to_owned);
+    let named = match path.file_name() {
+        // The variable stands in the folder only.
+        Some(name) if last(&written) == last(pattern) => named.with_file_name(name),
+        _ => named,
+    };
+    named.display().to_string()
+}
+
+/// Reads a file that was not read before.
+fn take(path: &Path, name: &str, known: &mut BTreeSet<PathBuf>) -> Parsed<String> {
+    // Opening a pipe that nobody writes to would wait for ever.
+    let text = match path.metadata().is_ok_and(|about| !about.is_file()) {
+        true => Err(Complaint::new("is not a file", "name files of TOML")),
+        false => text(path),
+    };
+    let text = text.map_err(|mut complaint| {
+        complaint.what = format!("{name} {}", complaint.what).into();
+        complaint
+    })?;
+    let identity = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match known.insert(identity) {
+        true => Ok(text),
+        false => Err(Complaint::new(
+            format!("{name} belongs to the configuration already"),
+            "name each file once, and keep what is included in a folder of its own",
+        )),
+    }
+}
+
+/// Reads a file of a configuration whole.
+pub(super) fn text(path: &Path) -> Parsed<String> {
+    let remedy = "check the path and its permissions";
+    let unreadable = |error: io::Error| Complaint::new(format!("cannot be read: {error}"), remedy);
+    let mut file = fs::File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.by_ref().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(Complaint::new("is larger than 4 MiB", "check that it is the config file"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        Complaint::new(format!("is not UTF-8: {}", error.utf8_error()), "save it as UTF-8")
+    })
+}
+
+/// Far more than anybody writes, far less than hurts.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// The most included files.
+const MAX_FILES: usize = 256;

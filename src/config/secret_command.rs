@@ -1,0 +1,249 @@
+//! The output of a command that fetches a secret.
+//!
+//! Promises: no shell; nothing on its standard input; what it writes to standard error is shown to nobody; it
+//! and whatever it has started end, by themselves or with its time.
+//! It gets the whole environment that was handed in: password managers keep sessions and sockets there.
+//! One command runs after the other, so that a password manager asks its person once and not for each.
+//!
+//! Knows nothing of: what the output means.
+
+use std::borrow::Cow;
+use std::io;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use super::report::Complaint;
+use super::variables::Environment;
+
+/// Why a program or a file gives no secret, in words that follow its name.
+pub(super) struct Refusal {
+    pub(super) what: Cow<'static, str>,
+    pub(super) remedy: &'static str,
+}
+
+impl Refusal {
+    pub(super) fn new(what: impl Into<Cow<'static, str>>, remedy: &'static str) -> Self {
+        Self { what: what.into(), remedy }
+    }
+
+    /// Complains about a program or a file, by the name that stands in the configuration.
+    pub(super) fn about(&self, name: &str) -> Complaint {
+        Complaint::new(format!("{name} {}", self.what), self.remedy)
+    }
+}
+
+/// Runs a command in a folder and returns its output, if it is not more than `max_bytes`.
+pub(super) fn run(
+    command: &[String],
+    folder: &Path,
+    environment: &Environment,
+    max_bytes: usize,
+) -> Result<Zeroizing<Vec<u8>>, Refusal> {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| failed("cannot be run", &error))?;
+        runtime.block_on(output(command, folder, environment, max_bytes, MAX_TIME))
+    };
+    // A thread of its own: whoever reads the configuration may be inside a runtime already.
+    let run = std::thread::scope(|scope| scope.spawn(run).join());
+    run.unwrap_or_else(|_| Err(Refusal::new("cannot be run", "this is a mistake in Weir")))
+}
+
+async fn output(
+    command: &[String],
+    folder: &Path,
+    environment: &Environment,
+    max_bytes: usize,
+    max_time: Duration,
+) -> Result<Zeroizing<Vec<u8>>, Refusal> {
+    let (program, arguments) =
+        command.split_first().ok_or_else(|| Refusal::new("it names no program", "name one"))?;
+    let mut process = Command::new(program);
+    process
+        .args(arguments)
+        .env_clear()
+        .envs(environment.iter())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .kill_on_drop(true);
+    if !folder.as_os_str().is_empty() {
+        process.current_dir(folder);
+    }
+    let mut child = process.spawn().map_err(|error| refuse_to_start(&error))?;
+    let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    let stdout = child.stdout.take();
+    let read = async {
+        // Read without growing: what is outgrown would be left behind unwiped.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(max_bytes + SPARE_BYTES));
+        if let Some(stdout) = stdout {
+            let read = stdout.take(max_bytes as u64 + 1).read_to_end(&mut bytes).await;
+            read.map_err(|error| failed("cannot be read from", &error))?;
+        }
+        match bytes.len() > max_bytes {
+            true => Err(TOO_MUCH),
+            false => Ok(bytes),
+        }
+    };
+    let status = async {
+        let status = child.wait().await.map_err(|error| failed("cannot be waited for", &error))?;
+        // What it has started may hold its output open.
+        group.kill();
+        match status.success() {
+            true => Ok(()),
+            false => Err(Refusal::new(describe(status), BY_HAND)),
+        }
+    };
+    let ended = timeout(max_time, async { tokio::try_join!(status, read) }).await;
+    group.kill();
+    // Not left behind as one that nobody has waited for; it was killed, so that is soon.
+    let _ = timeout(LAST_MOMENT, child.wait()).await;
+    match ended {
+        Ok(ended) => ended.map(|((), bytes)| bytes),
+        Err(_) => {
+            let what = format!("gave no secret within {} s", max_time.as_secs());
+            Err(Refusal::new(what, "run it by hand to see what it waits for"))
+        }
+    }
+}
+
+/// The process group of a command. It ends with this.
+struct Group(Option<Pid>);
+
+impl Group {
+    /// Once its leader has been waited for, the group's number may be given to others: so it is used once.
+    fn kill(&mut self) {
+        if let Some(group) = self.0.take() {
+            // An error means that the group is gone.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn refuse_to_start(error: &io::Error) -> Refusal {
+    match error.kind() {
+        io::ErrorKind::NotFound => Refusal::new(
+            "is not there",
+            "install it, or write its whole path; each argument is a string of its own",
+        ),
+        io::ErrorKind::PermissionDenied => {
+            Refusal::new("may not be executed", "check its permissions")
+        }
+        _ => failed("cannot be started", error),
+    }
+}
+
+fn failed(what: &str, error: &io::Error) -> Refusal {
+    Refusal::new(format!("{what}: {error}"), BY_HAND)
+}
+
+fn describe(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("failed with exit code {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "failed".to_owned(),
+    }
+}
+
+/// Long enough to touch a key or type a password.
+const MAX_TIME: Duration = Duration::from_secs(30);
+
+/// How long a command that was killed is waited for.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
+const BY_HAND: &str = "run it by hand to see what it says";
+
+/// What is said of a file or an output that is too large.
+pub(super) const TOO_MUCH: Refusal = Refusal {
+    what: Cow::Borrowed("gives more than 64 KiB"),
+    remedy: "check that it gives the secret alone",
+};
+
+/// Reading to the end looks for an end behind the last byte.
+const SPARE_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    //! With real processes and a real clock.
+
+    use super::*;
+
+    async fn sh(script: &str, folder: &Path, max_time: Duration) -> Result<String, String> {
+        let command = ["sh", "-c", script].map(str::to_owned);
+        let environment: Environment =
+            std::env::vars_os().filter(|(name, _)| name == "PATH").collect();
+        let output = output(&command, folder, &environment, 64, max_time).await;
+        let text = |bytes: Zeroizing<Vec<u8>>| String::from_utf8_lossy(&bytes).into_owned();
+        output.map(text).map_err(|refusal| refusal.what.into_owned())
+    }
+
+    /// Waits until a process is gone; one that nobody has waited for yet is.
+    fn wait_until_gone(process: &str) {
+        let status = format!("/proc/{}/status", process.trim());
+        let runs = || {
+            let status = std::fs::read_to_string(&status).unwrap_or_default();
+            let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+            state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
+        };
+        while runs() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_gets_the_environment_that_was_handed_in_and_no_input() {
+        let told = sh("env | grep -c CARGO; read x || echo none", Path::new(""), MAX_TIME).await;
+        assert_eq!(told.as_deref(), Ok("0\nnone\n"));
+    }
+
+    #[tokio::test]
+    async fn what_a_command_leaves_behind_goes_with_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // What is left behind holds the output open.
+        let told = sh("sleep 1000 & echo $! > left; echo hunter2", folder.path(), MAX_TIME).await;
+        assert_eq!(told.as_deref(), Ok("hunter2\n"));
+        wait_until_gone(&std::fs::read_to_string(folder.path().join("left")).expect("a number"));
+    }
+
+    #[tokio::test]
+    async fn a_command_that_takes_too_long_is_ended_with_all_that_it_has_started() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = "echo hunter2; sleep 1000 & echo $! > left; echo $$ > self; wait";
+        let told = sh(script, folder.path(), Duration::from_secs(1)).await;
+        assert_eq!(told, Err("gave no secret within 1 s".to_owned()));
+        for process in ["left", "self"] {
+            wait_until_gone(
+                &std::fs::read_to_string(folder.path().join(process)).expect("a number"),
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_that_talks_without_end_is_ended() {
+        let told =
+            sh("trap '' PIPE; while :; do echo hunter2; done", Path::new(""), MAX_TIME).await;
+        assert_eq!(told, Err("gives more than 64 KiB".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_command_can_be_run_from_within_a_runtime() {
+        let environment = std::env::vars_os().collect();
+        let bytes = run(&["printf".to_owned(), "x".to_owned()], Path::new(""), &environment, 1);
+        assert_eq!(bytes.ok().as_deref().map(Vec::as_slice), Some(&b"x"[..]));
+    }
+}

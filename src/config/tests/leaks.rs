@@ -1,0 +1,249 @@
+//! What came out of a variable, or is a secret, is in no problem, whatever is wrong.
+
+use toml_edit::{Array, DocumentMut, Item, Table as EditTable, TableLike, value};
+
+use super::example::example_in_full;
+use super::*;
+
+/// No letter of it is in any word of Weir's own, the number in no figure.
+const MARKS: [&str; 2] = ["qxqxq", "73519"];
+
+/// What a variable may stand for: each is good for some keys and bad for others, in its own way.
+const SHAPES: [&str; 26] = [
+    "qxqxq",
+    "QXQXQ",
+    "/qxqxq",
+    "qxqxq/qxqxq",
+    "qxqxq__qxqxq",
+    "/qxqxq/x",
+    "*/qxqxq*",
+    "qxqxq qxqxq",
+    "qxqxq\nqxqxq",
+    "qxqxq\0",
+    "_qxqxq-qxqxq",
+    "prompts/qxqxq",
+    "qxqxq:80",
+    "localhost:qxqxq",
+    "localhost:73519",
+    ":73519",
+    "https://qxqxq.example.com",
+    "https://qxqxq.example.com/#qxqxq",
+    "https://qxqxq:qxqxq@h/",
+    "ftp://qxqxq/",
+    "73519",
+    "73519s",
+    "73519h",
+    "73519GiB",
+    "99999999999999999999973519",
+    "Bearer qxqxq",
+];
+
+fn leaks(text: &str) -> bool {
+    let text = text.to_lowercase();
+    MARKS.iter().any(|mark| text.contains(mark))
+}
+
+/// Checks that nothing of a report is a leak. Of a sound configuration its warnings, and its secrets. Of the
+/// drawings it is enough to see some: they show the file's text, and the words that are looked at here.
+fn check(judged: Result<Config, Report>, what: &str) {
+    let (config, problems) = match judged {
+        Ok(config) => (Some(config.clone()), config.warnings),
+        Err(report) => (None, report.problems().to_vec()),
+    };
+    for problem in &problems {
+        let text = format!("{problem:?} {} {} {}", problem.place(), problem.what, problem.remedy);
+        assert!(!leaks(&text), "{what}\n{text}");
+        assert!(!leaks(problem.source.text()), "{what}\n{}", problem.source.text());
+    }
+    if let Some(problem) = problems.first() {
+        assert!(!leaks(&problem.draw(true)), "{what}\n{problem}");
+    }
+    let sources = config.map(|config| config.upstreams.into_iter().map(|upstream| upstream.source));
+    for source in sources.into_iter().flatten() {
+        if let Source::Process { env, .. } = &source {
+            assert!(!leaks(&format!("{env:?}")), "{what}");
+        }
+        if let Source::Http { headers, .. } = &source {
+            assert!(!leaks(&format!("{headers:?}")), "{what}");
+        }
+    }
+}
+
+/// The paths of all values of a document.
+fn paths(table: &dyn TableLike, path: &[String], all: &mut Vec<Vec<String>>) {
+    for (key, item) in table.iter() {
+        let path = [path, &[key.to_owned()]].concat();
+        if let Some(table) = item.as_table_like() {
+            paths(table, &path, all);
+        }
+        all.push(path);
+    }
+}
+
+fn put(document: &mut DocumentMut, path: &[String], item: Item) {
+    let (last, tables) = path.split_last().unwrap();
+    let root: &mut dyn TableLike = document.as_table_mut();
+    let table = tables
+        .iter()
+        .fold(root, |table, key| table.get_mut(key).unwrap().as_table_like_mut().unwrap());
+    table.insert(last, item);
+}
+
+#[test]
+fn no_key_leaks_what_its_variable_stands_for() {
+    let example = example_in_full();
+    let lines = example.lines().filter(|line| !line.starts_with('#'));
+    let document: DocumentMut = lines.collect::<Vec<_>>().join("\n").parse().unwrap();
+    let mut all = Vec::new();
+    paths(document.as_table(), &[], &mut all);
+    assert!(all.len() > 80, "{}", all.len());
+    let few = || SHAPES.iter().step_by(7);
+    let mut table = EditTable::new();
+    table.insert("x", value("${LEAK}"));
+    table.insert("file", value("${LEAK}"));
+    for path in &all {
+        let alone = |item: Item| judge_with(&document, &[path], &item, few());
+        alone(value("${LEAK}"));
+        alone(value("a ${LEAK}"));
+        alone(value(Array::from_iter(["${LEAK}"])));
+        alone(Item::Table(table.clone()));
+    }
+    // Every shape, in all values of a table at once.
+    let is_table = |path: &Vec<String>| all.iter().any(|p| p.split_last().unwrap().1 == path);
+    let leaves: Vec<_> = all.iter().filter(|path| !is_table(path)).collect();
+    for leaves in leaves.chunk_by(|a, b| a.split_last().unwrap().1 == b.split_last().unwrap().1) {
+        judge_with(&document, leaves, &value("${LEAK}"), SHAPES.iter());
+    }
+}
+
+/// Puts `item` at places of the document, and judges it with each of the shapes.
+fn judge_with<'s>(
+    document: &DocumentMut,
+    paths: &[&Vec<String>],
+    item: &Item,
+    shapes: impl Iterator<Item = &'s &'s str>,
+) {
+    let mut document = document.clone();
+    paths.iter().for_each(|path| put(&mut document, path, item.clone()));
+    let main = file(Path::new("weir.toml"), document.to_string());
+    for shape in shapes {
+        let variables = ["LEAK", "EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, *shape));
+        let options =
+            Options { environment: variables.into_iter().collect(), ..Options::default() };
+        check(Config::judge(&main, &options, false, true), &format!("{paths:?} = {shape:?}"));
+    }
+}
+
+#[test]
+fn what_two_values_say_together_is_no_leak() {
+    let texts = [
+        "[upstreams.a]\ncommand = \"x\"\nprefix = \"${NAME}\"\n[upstreams.b]\ncommand = \"x\"\nprefix = \"${NAME}\"\n",
+        "[upstreams.a]\ncommand = \"x\"\nrename = { \"tools/a\" = \"${NAME}\", \"tools/b\" = \"${NAME}\" }\n",
+        "[upstreams.a]\ncommand = \"x\"\ntimeouts = { call = \"${LONG}\", call_max = \"${SHORT}\" }\n",
+        "[defaults]\ntimeouts.call = \"2s\"\n[upstreams.a]\ncommand = \"x\"\ntimeouts.call_max = \"${SHORT}\"\n",
+        "[server]\nlisten = \"${LISTEN}\"\n[auth]\nmode = \"anonymous\"\n[upstreams.a]\ncommand = \"x\"\n",
+        "[upstreams.a]\ncommand = \"x\"\n[roles.x]\ntools.allow = [\"${NAME}/x\", \"x__${NAME}\"]\n[auth]\nanonymous_role = \"${NAME}\"\n",
+        "[upstreams.a]\ncommand = \"x\"\ncwd = \"${NAME}\"\nenv.A = { file = \"${NAME}\" }\nenv.B = { env = \"${NAME}\" }\n",
+        "[upstreams.a]\nurl = \"${URL}\"\nauth = { type = \"${NAME}\", user = \"${URL}\" }\n",
+    ];
+    let variables = [
+        ("NAME", "qxqxq"),
+        ("LONG", "73519s"),
+        ("SHORT", "73519ms"),
+        ("LISTEN", "0.0.0.0:7351"),
+        ("URL", "https://qxqxq:x@h/"),
+    ];
+    for text in texts {
+        let options =
+            Options { environment: variables.into_iter().collect(), ..Options::default() };
+        let judged =
+            Config::judge(&file(Path::new("weir.toml"), text.to_owned()), &options, true, true);
+        if let Err(report) = &judged {
+            assert!(!report.to_string().contains("7351"), "{report}");
+        }
+        check(judged, text);
+    }
+}
+
+#[test]
+fn a_complaint_quotes_what_is_written_and_is_about_what_it_stands_for() {
+    let text = "[server]\nlisten = \"${ADDRESS}\"\npath = \"${FINE}\"\n[protocol]\nsession_ttl = \"${TTL}\"\npage_size = \"${TTL}\"\n\
+                [upstreams.a]\nurl = \"${URL}\"\n[upstreams.b]\ncommand = \"${NUL:-}\"\nrename = { \"tools/a\" = \"${NAME:-b b}\" }\n";
+    let variables =
+        [("ADDRESS", "localhost:1"), ("FINE", "/x"), ("TTL", "30"), ("URL", "https://me:qxqxq@h/")];
+    let options = Options { environment: variables.into_iter().collect(), ..Options::default() };
+    let report = Config::parse(text, Path::new("weir.toml"), &options).unwrap_err();
+    insta::assert_snapshot!(report, @r#"
+    error: server.listen: "${ADDRESS}" is not an IP address with a port
+     --> weir.toml:2:10
+      |
+    2 | listen = "${ADDRESS}"
+      |          ^^^^^^^^^^^^ write it like "127.0.0.1:8642" or "[::1]:8642"
+
+    error: protocol.session_ttl: "${TTL}" is not a duration
+     --> weir.toml:5:15
+      |
+    5 | session_ttl = "${TTL}"
+      |               ^^^^^^^^ write it like "250ms", "60s", "10m" or "1h"
+
+    error: protocol.page_size: expected a whole number, found a string
+     --> weir.toml:6:13
+      |
+    6 | page_size = "${TTL}"
+      |             ^^^^^^^^ write a number without quotes
+
+    error: upstreams.a.url: a URL must not hold credentials
+     --> weir.toml:8:7
+      |
+    8 | url = ********
+      |       ^^^^^^^^ put them in auth, with type = "basic"
+
+    error: upstreams.b.command: an empty string means nothing here
+      --> weir.toml:10:11
+       |
+    10 | command = "${NUL:-}"
+       |           ^^^^^^^^^^ write a value, or remove the key
+
+    error: upstreams.b.rename."tools/a": "${NAME:-b b}" cannot be used as a name
+      --> weir.toml:11:24
+       |
+    11 | rename = { "tools/a" = "${NAME:-b b}" }
+       |                        ^^^^^^^^^^^^^^ 1 to 64 of A-Z, a-z, 0-9, _, . and -
+    "#);
+}
+
+#[test]
+fn what_is_read_as_a_secret_is_no_leak_wherever_it_stands() {
+    let values = [
+        "\"qxqxq\"",
+        "[\"qxqxq\"]",
+        "{ x = \"qxqxq\" }",
+        "\"qxqxq\\n\"",
+        "73519",
+        "2027-06-30T00:00:00Z",
+    ];
+    let keys = [
+        "env",
+        "headers",
+        "auth",
+        "env.A",
+        "headers.A",
+        "headers.Host",
+        "auth.token",
+        "auth.password",
+        "token",
+        "headrs",
+        "secret.x",
+    ];
+    for source in ["command = \"x\"", "url = \"http://h/\"", "prompts_dir = \"x\"", ""] {
+        for key in keys {
+            for value in values {
+                let text = format!("[upstreams.a]\n{source}\n{key} = {value}\n");
+                check(parse(&text), &text);
+                let twice = format!("include = [\"two\"]\n{text}");
+                let home = Home::new(&[("weir.toml", &twice), ("two", &text)]);
+                check(home.load(), &twice);
+            }
+        }
+    }
+}

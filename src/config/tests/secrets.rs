@@ -1,0 +1,255 @@
+//! Secrets: where they come from, what is said when they do not, and what `auth` makes of them.
+
+use super::*;
+
+const CHILD: &str = "[upstreams.a]\ncommand = \"x\"\n";
+
+/// A home whose one upstream has one variable, given by `secret`.
+fn home(secret: &str) -> Home {
+    let path = std::env::var("PATH").unwrap();
+    Home::new(&[("weir.toml", &format!("{CHILD}env.T = {secret}\n"))]).with(&[
+        ("PATH", &path),
+        ("TOKEN", "hunter2"),
+        ("EMPTY", ""),
+    ])
+}
+
+fn secret(home: &Home) -> String {
+    let config = home.load().unwrap();
+    let Source::Process { env, .. } = &config.upstreams[0].source else { panic!("a process") };
+    let [(name, secret)] = &env[..] else { panic!("one variable") };
+    assert_eq!(name, "T");
+    assert!(!format!("{config:?}").contains(secret.expose()) || secret.expose().is_empty());
+    secret.expose().to_owned()
+}
+
+/// The headers of the one upstream with a url.
+fn headers(lines: &str) -> Vec<(String, String)> {
+    let config = config(&format!("[upstreams.a]\nurl = \"http://h/\"\n{lines}\n"));
+    let Source::Http { headers, .. } = &config.upstreams[0].source else { panic!("a server") };
+    let header = |(name, value): &(hyper::header::HeaderName, hyper::header::HeaderValue)| {
+        assert!(value.is_sensitive());
+        (name.to_string(), value.to_str().unwrap().to_owned())
+    };
+    headers.iter().map(header).collect()
+}
+
+#[test]
+fn a_secret_is_a_string_a_variable_a_file_or_an_output() {
+    assert_eq!(secret(&home("\"plain\"")), "plain");
+    assert_eq!(secret(&home("\"Bearer ${TOKEN}\"")), "Bearer hunter2");
+    assert_eq!(secret(&home("{ env = \"TOKEN\" }")), "hunter2");
+    assert_eq!(secret(&home("{ command = [\"printf\", \"%s\", \"a b${TOKEN}\"] }")), "a bhunter2");
+    assert_eq!(
+        secret(&home("{ command = [\"sh\", \"-c\", \"echo $TOKEN; echo no >&2\"] }")),
+        "hunter2"
+    );
+    for (contents, expected) in [
+        ("hunter2\n", "hunter2"),
+        ("hunter2\r\n", "hunter2"),
+        ("hunter2\n\n", "hunter2\n"),
+        ("hunter2\r", "hunter2\r"),
+        (" ${TOKEN} $$", " ${TOKEN} $$"),
+    ] {
+        let home = home("{ file = \"t\" }");
+        home.write("t", contents);
+        assert_eq!(secret(&home), expected, "{contents:?}");
+        assert_eq!(home.lines(), "");
+    }
+}
+
+#[test]
+fn a_secret_that_cannot_be_had_is_told_at_its_place() {
+    let text = r#"[upstreams.a]
+url = "http://h/"
+[upstreams.a.headers]
+A = { env = "GONE" }
+B = { env = "hunter2-itself" }
+C = { file = "gone" }
+D = { file = "folder" }
+E = { file = "large" }
+F = { file = "latin" }
+G = { file = "nul" }
+H = { command = ["no-such-program", "hunter2"] }
+I = { command = ["./folder"] }
+J = { command = ["sh", "-c", "echo hunter2; echo hunter2 >&2; exit 3"] }
+K = { command = ["sh", "-c", "kill -9 $$$$"] }
+L = { command = ["cat", "large"] }
+M = { command = ["cat", "latin"] }
+N = { command = [] }
+O = { command = "cat hunter2" }
+P = { command = ["cat", 5] }
+Q = { file = "a", env = "TOKEN" }
+R = { fil = "hunter2" }
+S = {}
+T = ["hunter2"]
+U = { file = "two-lines" }
+V = { file = "${TOKEN}" }
+W = { command = ["${TOKEN}"] }
+X = { env = "${TOKEN}" }
+"#;
+    let home = Home::new(&[
+        ("weir.toml", text),
+        ("folder/x", ""),
+        ("large", &"x".repeat(65_537)),
+        ("nul", "hunter2\0"),
+        ("two-lines", "hunter2\nhunter2\n"),
+    ])
+    .with(&[("PATH", &std::env::var("PATH").unwrap()), ("TOKEN", "hunter2")]);
+    home.write("latin", b"hunter2\xff");
+    assert!(!home.load().unwrap_err().draw(true).contains("hunter2"));
+    insta::assert_snapshot!(home.lines(), @r#"
+    weir.toml:4:13: upstreams.a.headers.A.env: the variable GONE is not set (set GONE where Weir starts, or name another)
+    weir.toml:5:13: upstreams.a.headers.B.env: this cannot name a variable (write a name like API_TOKEN)
+    weir.toml:6:14: upstreams.a.headers.C.file: gone cannot be read: No such file or directory (os error 2) (check the path, which starts from the folder of this file, and its permissions)
+    weir.toml:7:14: upstreams.a.headers.D.file: folder is not a file (name the file that holds the secret)
+    weir.toml:8:14: upstreams.a.headers.E.file: large gives more than 64 KiB (check that it gives the secret alone)
+    weir.toml:9:14: upstreams.a.headers.F.file: latin does not give UTF-8 (check that it gives the secret alone, as text)
+    weir.toml:10:14: upstreams.a.headers.G.file: nul gives a NUL (check that it gives the secret alone, as text)
+    weir.toml:11:17: upstreams.a.headers.H.command: no-such-program is not there (install it, or write its whole path; each argument is a string of its own)
+    weir.toml:12:17: upstreams.a.headers.I.command: ./folder may not be executed (check its permissions)
+    weir.toml:13:17: upstreams.a.headers.J.command: sh failed with exit code 3 (run it by hand to see what it says)
+    weir.toml:14:17: upstreams.a.headers.K.command: sh was killed by signal 9 (run it by hand to see what it says)
+    weir.toml:15:17: upstreams.a.headers.L.command: cat gives more than 64 KiB (check that it gives the secret alone)
+    weir.toml:16:17: upstreams.a.headers.M.command: cat does not give UTF-8 (check that it gives the secret alone, as text)
+    weir.toml:17:17: upstreams.a.headers.N.command: this names no program (write the program and its arguments: ["op", "read", "op://vault/item"])
+    weir.toml:18:17: upstreams.a.headers.O.command: expected a list, found a string (put it in brackets: ["…"])
+    weir.toml:19:25: upstreams.a.headers.P.command: expected a string, found an integer (put it in quotes)
+    weir.toml:20:14: upstreams.a.headers.Q.file: env says already where the secret is (keep one of the two)
+    weir.toml:21:7: upstreams.a.headers.R.fil: no such key (did you mean `file`?)
+    weir.toml:22:1: upstreams.a.headers.S: nothing says where the secret is (write exactly one of env, file, command, or the secret itself as a string)
+    weir.toml:23:5: upstreams.a.headers.T: expected a string, found an array (write a string in quotes)
+    weir.toml:24:5: upstreams.a.headers.U: a header's value cannot hold this (write visible ASCII characters)
+    weir.toml:25:14: upstreams.a.headers.V.file: ${TOKEN} cannot be read: No such file or directory (os error 2) (check the path, which starts from the folder of this file, and its permissions)
+    weir.toml:26:17: upstreams.a.headers.W.command: ${TOKEN} is not there (install it, or write its whole path; each argument is a string of its own)
+    weir.toml:27:13: upstreams.a.headers.X.env: the variable ${TOKEN} is not set (set ${TOKEN} where Weir starts, or name another)
+    "#);
+}
+
+#[test]
+fn what_may_be_used_by_others_is_a_warning_and_so_is_an_empty_secret() {
+    let home = home("{ file = \"t\" }\nenv.E = { env = \"EMPTY\" }");
+    std::fs::write(home.path("t"), "hunter2").unwrap();
+    for (mode, warns) in
+        [(0o600, false), (0o400, false), (0o640, true), (0o604, true), (0o601, true)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(home.path("t"), permissions).unwrap();
+        assert_eq!(home.lines().contains("chmod 600 t"), warns, "{mode:o}");
+    }
+    insta::assert_snapshot!(home.lines(), @r"
+    weir.toml:3:18: upstreams.a.env.T.file: t is open to its group or to others (chmod 600 t)
+    weir.toml:4:17: upstreams.a.env.E.env: the secret is empty (check that this is where the secret is)
+    ");
+}
+
+#[test]
+fn the_same_command_runs_once() {
+    let once = "{ command = [\"sh\", \"-c\", \"echo x >> runs; wc -l < runs\"] }";
+    let home = home(&format!("{once}\nenv.U = {once}"));
+    home.load().unwrap();
+    assert_eq!(std::fs::read_to_string(home.path("runs")).unwrap(), "x\n");
+}
+
+#[test]
+fn offline_no_command_is_run() {
+    let home = home("{ command = [\"touch\", \"ran\"] }");
+    assert_eq!(Config::check(&home.path("weir.toml"), &home.options).unwrap(), []);
+    assert!(!home.path("ran").exists());
+    home.load().unwrap();
+    assert!(home.path("ran").exists());
+}
+
+#[test]
+fn what_is_switched_off_needs_no_secrets_and_no_variables() {
+    let off = "[upstreams.b]\nenabled = false\nurl = \"${URL}\"\nprefix = \"${PREFIX:?name it}\"\ntools.deny = [\"${X}\"]\nauth = { type = \"bearer\", token = { env = \"GONE\" } }\nheaders = { A = { file = \"gone\" }, B = { command = [\"touch\", \"ran\"] }, C = \"${GONE}\" }\n";
+    let home = Home::new(&[("weir.toml", &format!("{CHILD}{off}"))]);
+    let config = home.load().unwrap();
+    assert_eq!((config.warnings.len(), config.upstreams.len()), (0, 1));
+    assert!(!home.path("ran").exists());
+    // In one file or in two.
+    home.write(
+        "weir.toml",
+        format!("include = [\"off\"]\n{CHILD}{}", off.replace("enabled = false\n", "")),
+    );
+    home.write("off", "[upstreams.b]\nenabled = false\n");
+    assert_eq!(home.load().unwrap().warnings, []);
+    // Its form is still checked.
+    home.write(
+        "weir.toml",
+        format!(
+            "{CHILD}[upstreams.b]\nenabled = false\ncommand = \"x\"\nenv.A = {{ fil = \"gone\" }}\n"
+        ),
+    );
+    assert!(home.mistakes().contains("did you mean `file`?"));
+}
+
+#[test]
+fn auth_becomes_a_header() {
+    let header = |value: &str| vec![("authorization".to_owned(), value.to_owned())];
+    assert_eq!(headers("auth = { type = \"none\" }"), []);
+    assert_eq!(headers("auth = { type = \"bearer\", token = \"abc\" }"), header("Bearer abc"));
+    // RFC 7617, 2.
+    assert_eq!(
+        headers("auth = { type = \"basic\", user = \"Aladdin\", password = \"open sesame\" }"),
+        header("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==")
+    );
+    assert_eq!(
+        headers("auth = { type = \"basic\", user = \"\", password = \"é:\" }"),
+        header("Basic OsOpOg==")
+    );
+    let beside =
+        headers("headers.X-Team = \"blue\"\nauth = { type = \"bearer\", token = \"abc\" }");
+    assert_eq!(beside[0], ("x-team".to_owned(), "blue".to_owned()));
+    assert_eq!(beside[1..], header("Bearer abc"));
+}
+
+#[test]
+fn an_auth_that_cannot_be_is_told_at_its_place() {
+    let told = |lines: &str| {
+        let report = parse(&format!("[upstreams.a]\nurl = \"http://h/\"\n{lines}\n")).unwrap_err();
+        assert!(!report.draw(true).contains("hunter2"), "{report}");
+        report.problems().iter().map(|problem| format!("{problem:?}\n")).collect::<String>()
+    };
+    let all = [
+        "auth = { type = \"bearer\" }",
+        "auth = { type = \"bearer\", token = \"\" }",
+        "auth = { type = \"bearer\", token = \"Bearer hunter2\" }",
+        "auth = { type = \"bearer\", token = \"hunter2 hunter2\" }",
+        "auth = { type = \"bearer\", token = \"hunter2\", user = \"a\" }",
+        "auth = { type = \"basic\", token = \"hunter2\" }",
+        "auth = { type = \"basic\", user = \"a:b\", password = \"hunter2\" }",
+        "auth = { type = \"basic\", user = \"a\", password = \"hunter2\\n\" }",
+        "auth = { type = \"none\", password = \"hunter2\" }",
+        "auth = { type = \"beaer\", token = \"hunter2\" }",
+        "auth = { token = \"hunter2\" }",
+        "auth = { type = \"bearer\", tokn = \"hunter2\" }",
+        "auth = \"hunter2\"",
+        "auth = { type = \"bearer\", token = \"hunter2\" }\nheaders.authorization = \"hunter2\"",
+        "auth = { type = \"bearer\", token = { file = \"/nonexistent\", fil = \"hunter2\" } }",
+    ];
+    insta::assert_snapshot!(all.map(told).concat(), @r#"
+    weir.toml:3:1: upstreams.a.auth.token: is missing (add it beside type)
+    weir.toml:3:35: upstreams.a.auth.token: an empty token opens nothing (write the token alone)
+    weir.toml:3:35: upstreams.a.auth.token: the word Bearer is put before the token anyway (write the token alone)
+    weir.toml:3:35: upstreams.a.auth.token: a token holds visible ASCII characters and no spaces (write the token alone)
+    weir.toml:3:53: upstreams.a.auth.user: does not go with this type (remove it, or correct type)
+    weir.toml:3:1: upstreams.a.auth.user: is missing (add it beside type)
+    weir.toml:3:1: upstreams.a.auth.password: is missing (add it beside type)
+    weir.toml:3:34: upstreams.a.auth.token: does not go with this type (remove it, or correct type)
+    weir.toml:3:33: upstreams.a.auth.user: a user's name cannot hold this (write it without colons)
+    weir.toml:3:49: upstreams.a.auth.password: a password cannot hold control characters or more than one line (write the password alone)
+    weir.toml:3:36: upstreams.a.auth.password: does not go with this type (remove it, or correct type)
+    weir.toml:3:17: upstreams.a.auth.type: "beaer" is not a choice here (did you mean `bearer`?)
+    weir.toml:3:1: upstreams.a.auth.type: is missing (add type = "bearer", "basic" or "none")
+    weir.toml:3:1: upstreams.a.auth.token: is missing (add it beside type)
+    weir.toml:3:27: upstreams.a.auth.tokn: no such key (did you mean `token`?)
+    weir.toml:3:8: upstreams.a.auth: expected a table, found a string (write [upstreams.a.auth] and its keys below)
+    weir.toml:3:8: upstreams.a.auth: headers holds an Authorization already (keep one of the two)
+    weir.toml:3:44: upstreams.a.auth.token.file: /nonexistent cannot be read: No such file or directory (os error 2) (check the path, which starts from the folder of this file, and its permissions)
+    weir.toml:3:60: upstreams.a.auth.token.fil: no such key (did you mean `file`?)
+    "#);
+    let report = parse(&format!("{CHILD}auth = {{ type = \"none\" }}\n")).unwrap_err();
+    assert!(report.to_string().contains("goes with url, not with command"), "{report}");
+}
