@@ -7,6 +7,7 @@
 
 mod clients;
 mod direct;
+mod expected;
 mod fleet;
 mod numbers;
 mod parts;

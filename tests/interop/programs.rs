@@ -15,6 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
 use crate::clients::GREETING;
+use crate::expected::{expected, without};
 use crate::fleet::{Fleet, Log, PATIENCE, example};
 use crate::parts::{fastmcp, part, script, sdk2};
 
@@ -87,6 +88,7 @@ const CLIENTS: [Client; 5] = [
         speaks: &[(Legacy, &[Http, Sse, Pipe]), (Modern, &[Http, Pipe])],
         lacks: &[
             "/pages",
+            "/again",
             "/completed",
             "/counted/notes__slow_count/progress",
             "/counted/tides__count",
@@ -111,93 +113,6 @@ const UPSTREAMS: [&str; 4] = ["house", "notes", "tides", "weather"];
 
 /// What the file says that a client is to hear of.
 const FAREWELL: &str = "---\ntitle: Farewell\n---\nGoodbye!\n";
-
-/// The document of a client that can show everything.
-fn expected(era: Era) -> Value {
-    let prompts = [
-        "house__greeting",
-        "notes__daily-plan",
-        "notes__summarize-notes",
-        "tides__mooring",
-        "tides__tide-table",
-        "weather__forecast",
-        "weather__greet",
-        "weather__plain",
-    ];
-    let after: Vec<_> = std::iter::once("house__farewell").chain(prompts).collect();
-    let counted = json!({ "said": "counted to 3", "progress": [1, 2, 3] });
-    json!({
-        "server": "weir",
-        "revision": match era { Legacy => "2025-11-25", Modern => "2026-07-28" },
-        "prompts": prompts,
-        // Three prompts a page.
-        "pages": 3,
-        "got": {
-            "house__greeting": ["Hello, Ada {{who}}!"],
-            "notes__summarize-notes": [
-                "Summarize what these notes say about weirs, style: brief.\n\
-                 Buy oat milk\nWater the ferns\nCall Ada about the gauge\nRead RFC 6570"
-            ],
-            "tides__tide-table": ["Make a table of the tides in Harlingen, today."],
-            "weather__forecast": ["What is the weather in Bern?", "Answer in one line."],
-        },
-        "completed": {
-            // Values that begin with what was typed come before those that hold it elsewhere.
-            "house__greeting": ["Ada", "Alan", "Grace"],
-            "tides__tide-table": ["Den Helder", "Den Oever"],
-            "weather__forecast": ["Berlin", "Bern"],
-            "note:///{id}": ["1", "2", "3", "4"],
-            "tides://{port}/now": ["Harlingen"],
-            "weather://{city}/today": ["Amsterdam", "Antwerp", "Athens"],
-        },
-        "tools": [
-            "notes__add_note",
-            "notes__add_prompt",
-            "notes__cancelled_count",
-            "notes__echo",
-            "notes__slow_count",
-            "tides__add_prompt",
-            "tides__count",
-            "tides__depth",
-            "tides__remove_prompt",
-            "weather__add",
-            "weather__add_prompt",
-            "weather__add_tool",
-            "weather__count",
-            "weather__remove_prompt",
-            "weather__remove_tool",
-        ],
-        "structured": {
-            "notes__echo": { "n": 1.5, "text": "ä" },
-            "tides__depth": { "port": "Vlissingen", "metres": 7.25 },
-            "weather__add": { "result": 5 },
-        },
-        "counted": {
-            "notes__slow_count": counted,
-            "tides__count": counted,
-            "weather__count": counted,
-        },
-        "resources": [
-            "note:///1", "note:///2", "note:///3", "note:///4", "tides://ports", "weather://cities",
-        ],
-        "templates": ["note:///{id}", "tides://{port}/now", "weather://{city}/today"],
-        "read": {
-            "note:///2": "Water the ferns",
-            "tides://Den%20Oever/now": "Den Oever: rising",
-            "weather://cities": "Amsterdam\nAntwerp\nAthens\nBerlin\nBern",
-        },
-        "unknown": { "code": -32602, "message": "Unknown prompt: house__nobody" },
-        "after": after,
-    })
-}
-
-/// Takes the member at a pointer away.
-fn without(document: &mut Value, pointer: &str) {
-    let (parent, member) = pointer.rsplit_once('/').unwrap();
-    let parent = document.pointer_mut(parent).and_then(Value::as_object_mut);
-    let gone = parent.unwrap().remove(&member.replace("~1", "/"));
-    assert!(gone.is_some(), "{pointer} is no member");
-}
 
 /// One client in one era over one wire.
 struct Cell {
@@ -236,7 +151,7 @@ impl Cell {
             without(&mut expected, pointer);
         }
         let start = Instant::now();
-        let seen = tokio::time::timeout(PATIENCE, self.run(&fleet)).await;
+        let seen = tokio::time::timeout(PATIENCE, self.run(&fleet, &UPSTREAMS, "task.json")).await;
         println!("{self}: {:.1?}", start.elapsed());
         match seen {
             Err(_) => Err(format!("{self}: it takes longer than {PATIENCE:?}")),
@@ -246,19 +161,19 @@ impl Cell {
     }
 
     /// What the client saw, and what it and its children said on stderr.
-    async fn run(&self, fleet: &Fleet) -> (Value, String) {
+    async fn run(&self, fleet: &Fleet, upstreams: &[&str], task: &str) -> (Value, String) {
         let mut served = match self.wire {
             Pipe => None,
             _ => Some(fleet.serve().await),
         };
         let mut command =
             self.command(fleet, served.as_ref().map(|served| served.endpoint.as_str()));
-        let mut child = command.spawn().unwrap();
+        let mut child = command.env("TASK", task).spawn().unwrap();
         let (mut stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut log = Log::of(child.stderr.take().unwrap());
 
         // Over stdio Weir is a child of the client, and shares its stderr.
-        for upstream in UPSTREAMS {
+        for upstream in upstreams {
             match &mut served {
                 Some(served) => _ = served.logged("listed", upstream).await,
                 // It starts Weir anew for each request, and no earlier than that.
@@ -332,4 +247,31 @@ async fn every_client_sees_the_same_fleet_in_every_era_and_over_every_wire() {
     let results: Vec<_> = checks.buffer_unordered(AT_ONCE).collect().await;
     let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
     assert!(failed.is_empty(), "{} of the clients:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[tokio::test]
+async fn a_list_is_kept_for_as_long_as_weir_says_and_dropped_when_it_tells_of_a_change() {
+    for (client, again) in [("TypeScript SDK v2", 0), ("Python SDK 2.x", 1)] {
+        // Nobody here says how long its lists are fresh, so Weir does.
+        let fleet = Fleet::new(&format!(
+            "[upstreams.house]\nprompts_dir = \"prompts\"\n[upstreams.notes]\ncommand = {:?}\n",
+            example("legacy_stdio"),
+        ));
+        std::fs::create_dir(fleet.folder().join("prompts")).unwrap();
+        for prompt in ["adieu", "greeting"] {
+            std::fs::write(fleet.folder().join(format!("prompts/{prompt}.md")), GREETING).unwrap();
+        }
+        let client = CLIENTS.iter().find(|known| known.name == client).unwrap();
+        let cell = Cell { client, era: Modern, wire: Http };
+        let running = cell.run(&fleet, &["house", "notes"], "lists.json");
+        let (seen, log) = tokio::time::timeout(PATIENCE, running).await.expect("it ends");
+        // One keeps all pages as one list, the other keeps the first.
+        let asked = [&seen["pages"], &seen["again"]];
+        assert_eq!(asked, [&json!(2), &json!(again)], "{cell}: {log}");
+        let prompts =
+            ["adieu", "farewell", "greeting"].map(|name| format!("house__{name}")).into_iter();
+        let notes = ["notes__daily-plan", "notes__summarize-notes"].map(str::to_owned);
+        let after: Vec<_> = prompts.chain(notes).collect();
+        assert_eq!(seen["after"], json!(after), "{cell}: {log}");
+    }
 }

@@ -14,7 +14,7 @@ import { createInterface } from 'node:readline';
 export const requireFrom = part =>
     createRequire(new URL(`../../../../.cache/interop/${part}/`, import.meta.url));
 
-export const task = JSON.parse(readFileSync(new URL('task.json', import.meta.url)));
+export const task = JSON.parse(readFileSync(new URL(process.env.TASK ?? 'task.json', import.meta.url)));
 
 // `--era legacy|modern --wire http|sse|stdio TARGET...`
 export function told() {
@@ -87,6 +87,8 @@ export class Progress {
 export async function walk(client, { list, call, listen, changes, pages, progress }) {
     const names = async () => (await list('listPrompts', 'prompts')).map(prompt => prompt.name);
     const seen = { prompts: await names(), pages: pages.sent };
+    await names();
+    seen.again = pages.sent - seen.pages;
 
     seen.got = {};
     for (const get of task.get) {

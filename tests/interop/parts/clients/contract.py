@@ -8,13 +8,14 @@ Knows nothing of: the fleet, what is right.
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 
 import anyio
 import anyio.to_thread
 
-TASK = json.loads((pathlib.Path(__file__).parent / "task.json").read_text())
+TASK = json.loads((pathlib.Path(__file__).parent / os.environ.get("TASK", "task.json")).read_text())
 
 
 def told():
@@ -40,6 +41,19 @@ def report(seen):
     print(json.dumps(seen), flush=True)
 
 
+def counted(session):
+    """Counts the requests for prompts that leave by this session."""
+    leave, sent = session.list_prompts, 0
+
+    async def list_prompts(*args, **kwargs):
+        nonlocal sent
+        sent += 1
+        return await leave(*args, **kwargs)
+
+    session.list_prompts = list_prompts
+    return lambda: sent
+
+
 class Changes:
     """Changes that were told of, to be waited for one at a time."""
 
@@ -59,18 +73,16 @@ def plain(model):
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-async def walk(client, *, list_page, complete, call, read, error, changes):
+async def walk(client, *, list_page, sent, complete, call, read, error, changes):
     """Does the task with a connected client, up to the moment when a change is to be awaited.
 
-    `list_page(method, cursor)` asks for one page, `call(tool, on_progress)` calls a tool, and
-    `error` is what the client raises.
+    `list_page(method, cursor)` asks for one page, `sent()` tells how many requests for prompts have
+    left, `call(tool, on_progress)` calls a tool, and `error` is what the client raises.
     """
-    asked = {"list_prompts": 0}
 
     async def names(method, kind, member):
         found, cursor = [], None
         while True:
-            asked[method] = asked.get(method, 0) + 1
             page = plain(await list_page(method, cursor))
             found += [item[member] for item in page[kind]]
             cursor = page.get("nextCursor")
@@ -80,7 +92,9 @@ async def walk(client, *, list_page, complete, call, read, error, changes):
     async def prompts():
         return await names("list_prompts", "prompts", "name")
 
-    seen = {"prompts": await prompts(), "pages": asked["list_prompts"]}
+    seen = {"prompts": await prompts(), "pages": sent()}
+    await prompts()
+    seen["again"] = sent() - seen["pages"]
     seen["got"] = {}
     for get in TASK["get"]:
         got = plain(await client.get_prompt(get["name"], get["arguments"]))

@@ -1,7 +1,7 @@
 """A client of the Python SDK 1.x, which speaks the legacy era over every wire."""
 
 import anyio
-from contract import Changes, go, report, told, walk
+from contract import Changes, counted, go, report, told, walk
 from mcp import ClientSession, McpError, StdioServerParameters, types
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
@@ -51,6 +51,7 @@ async def main():
             seen, hear = await walk(
                 client,
                 list_page=list_page,
+                sent=counted(client),
                 complete=complete,
                 call=call,
                 read=lambda uri: client.read_resource(AnyUrl(uri)),

@@ -7,7 +7,7 @@ import contextlib
 
 import anyio
 import mcp_types as types
-from contract import Changes, go, report, told, walk
+from contract import Changes, counted, go, report, told, walk
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.sse import sse_client
 
@@ -45,6 +45,8 @@ async def main():
         seen, hear = await walk(
             client,
             list_page=lambda method, cursor: getattr(client, method)(cursor=cursor),
+            # Below what it keeps for as long as it may.
+            sent=counted(client.session),
             complete=complete,
             call=call,
             read=client.read_resource,
