@@ -1,28 +1,59 @@
 //! The command line: one file a command.
 //!
 //! Data goes to standard output, everything else to standard error. A command that fails says what
-//! happened and whose move it is, in one line, and ends with the exit code of [`failure::Failure`].
+//! happened and whose move it is, in one line, and ends with the exit code of [`failure::Failure`]. With
+//! `--json` that line is JSON, whatever went wrong.
 
+mod arguments;
+mod ask;
+mod call;
 mod check;
+mod clients;
+mod complete;
+mod completions;
+mod connect;
+mod content;
 mod demo;
 mod failure;
+mod files;
 mod get;
+mod help;
 mod house;
+mod init;
 mod list;
 mod log;
+mod needed;
+mod output;
+mod read;
+mod schema;
 mod serve;
 mod signals;
 mod stdio;
+#[cfg(test)]
+mod tests;
+mod version;
+mod waiting;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+
+use failure::Failure;
+use output::Color;
+use signals::Signals;
 
 /// One MCP endpoint in front of many MCP servers.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "weir", version, max_term_width = 100, after_help = help::WEIR)]
 struct Cli {
+    /// When to write colors; `auto` heeds NO_COLOR, CLICOLOR_FORCE and TERM.
+    // Read before the others, in `run`: it holds for clap's own messages, too.
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value = "auto")]
+    #[arg(hide_possible_values = true, help_heading = "Everywhere")]
+    color: Color,
     #[command(subcommand)]
     command: Command,
 }
@@ -30,47 +61,127 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serves clients over HTTP.
+    #[command(after_help = help::SERVE)]
     Serve(serve::Args),
     /// Serves one client over standard input and output, as an IDE starts it.
+    #[command(after_help = help::STDIO)]
     Stdio(stdio::Args),
     /// Checks the configuration, then starts, lists and reports each upstream.
+    #[command(after_help = help::CHECK)]
     Check(check::Args),
     /// Starts the upstreams and lists their prompts, tools, resources or templates.
+    #[command(after_help = help::LIST)]
     List(list::Args),
-    /// Starts the upstreams and gets a prompt.
+    /// Gets a prompt, filled in.
+    #[command(after_help = help::GET)]
     Get(get::Args),
+    /// Calls a tool.
+    #[command(after_help = help::CALL)]
+    Call(call::Args),
+    /// Reads a resource.
+    #[command(after_help = help::READ)]
+    Read(read::Args),
+    /// Completes an argument of a prompt or of a resource template.
+    #[command(after_help = help::COMPLETE)]
+    Complete(complete::Args),
+    /// Prints what a shell needs to complete this command line.
+    #[command(after_help = help::COMPLETIONS)]
+    Completions(completions::Args),
+    /// Prints the version, and what is spoken.
+    #[command(after_help = help::VERSION)]
+    Version(version::Args),
+    /// Prints the JSON schema of the configuration, with which editors complete and check it.
+    #[command(after_help = help::SCHEMA)]
+    Schema(schema::Args),
+    /// Writes a configuration: a beginning, or the servers of an MCP client.
+    #[command(after_help = help::INIT)]
+    Init(init::Args),
+    /// Prints or writes the entry that points an MCP client at Weir.
+    #[command(after_help = help::CONNECT)]
+    Connect(connect::Args),
 }
-
-const EXIT_CODES: &str = "Exit codes: 0 done, 2 wrong usage, 3 not authenticated, 4 an upstream cannot be \
-reached, 5 the answer was an error, 6 denied, 78 wrong configuration.";
 
 /// Runs the command that the arguments name.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            anstream::eprintln!("weir: the threads could not be started: {error}");
-            return ExitCode::FAILURE;
-        }
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    Color::of_arguments(&arguments).apply();
+    let json = asks_for_json(&arguments);
+    let ended = match Cli::try_parse_from(arguments) {
+        Ok(cli) => start(cli.command),
+        Err(message) => unparsed(&message, json),
     };
-    let (json, ended) = match cli.command {
-        Command::Serve(args) => (false, runtime.block_on(serve::run(args))),
-        Command::Stdio(args) => (false, runtime.block_on(stdio::run(args))),
-        Command::Check(args) => (args.json, runtime.block_on(check::run(args))),
-        Command::List(args) => (args.json, runtime.block_on(list::run(args))),
-        Command::Get(args) => (args.json, runtime.block_on(get::run(args))),
-    };
-    // Tasks that are left are dropped here, and with them the children that they keep. A blocking read
-    // of standard input cannot be cancelled, and is not waited for longer than that takes.
-    runtime.shutdown_timeout(LAST_TASKS);
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.tell(json);
             failure.exit_code()
         }
+    }
+}
+
+/// Whether failures are to be told as JSON, the failure to read the arguments included.
+fn asks_for_json(arguments: &[OsString]) -> bool {
+    arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json")
+}
+
+/// Says what clap has to say instead of a command: the help, or what is wrong.
+fn unparsed(message: &clap::Error, json: bool) -> Result<(), Failure> {
+    match message.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let text = message.render();
+            let colored = output::Color::on_stdout();
+            output::print(|out| match colored {
+                true => write!(out, "{}", text.ansi()),
+                false => write!(out, "{text}"),
+            })
+        }
+        _ if json => {
+            let text = message.render().to_string();
+            // The first paragraph; the usage is for people.
+            let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+            let text = lines.collect::<Vec<_>>().join(" ");
+            Err(Failure::Usage(text.trim_start_matches("error: ").to_owned()))
+        }
+        _ => Err(Failure::Arguments(message.render().ansi().to_string())),
+    }
+}
+
+fn start(command: Command) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        Failure::Unreachable(format!("the threads could not be started: {error}"))
+    })?;
+    let ended = runtime.block_on(async {
+        match command {
+            Command::Serve(args) => serve::run(args).await,
+            Command::Stdio(args) => stdio::run(args).await,
+            Command::Check(args) => stoppable(check::run(args)).await,
+            Command::List(args) => stoppable(list::run(args)).await,
+            Command::Get(args) => stoppable(get::run(args)).await,
+            Command::Call(args) => stoppable(call::run(args)).await,
+            Command::Read(args) => stoppable(read::run(args)).await,
+            Command::Complete(args) => stoppable(complete::run(args)).await,
+            Command::Init(args) => init::run(&args),
+            Command::Connect(args) => connect::run(&args),
+            Command::Completions(args) => completions::run(args).await,
+            Command::Version(args) => version::run(args).await,
+            Command::Schema(args) => schema::run(args).await,
+        }
+    });
+    // Tasks that are left are dropped here, and with them the children that they keep. A blocking read
+    // of standard input cannot be cancelled, and is not waited for longer than that takes.
+    runtime.shutdown_timeout(LAST_TASKS);
+    ended
+}
+
+/// Runs a command that a signal ends at once. Children do not hear our terminal's Ctrl-C: they lead
+/// groups of their own, and are killed as their tasks are dropped.
+async fn stoppable(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    tokio::select! {
+        biased;
+        ended = command => ended,
+        number = signals.next() => Err(Failure::Stopped(number)),
     }
 }
 

@@ -18,6 +18,7 @@ mod headers;
 mod include;
 mod ledger;
 mod report;
+mod schema;
 mod secret_command;
 mod secrets;
 mod sections;
@@ -33,9 +34,10 @@ pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub use report::{Problem, Report, Severity, Warning};
+pub use schema::{page, schema};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
 pub use tuning::EraChoice;
-pub use upstreams::{RenameKind, Source, Upstream};
+pub use upstreams::{RenameKind, Source, SwitchedOff, Upstream};
 pub use variables::Environment;
 
 use access::LOCAL_ROLE;
@@ -56,6 +58,8 @@ pub struct Config {
     pub naming: Naming,
     /// The enabled upstreams, in the order of the file.
     pub upstreams: Vec<Upstream>,
+    /// The upstreams with `enabled = false`, to name them where somebody asks for one.
+    pub switched_off: Vec<SwitchedOff>,
     /// Who may enter without a key.
     pub auth: Auth,
     /// What each role may use; holds every role that [`Auth`] or a client names.
@@ -66,6 +70,17 @@ pub struct Config {
     pub log: Log,
     /// What is probably not meant, but does not stop the program.
     pub warnings: Vec<Warning>,
+}
+
+/// What a client meets: where it connects, and whether it needs a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entrance {
+    /// Where clients connect.
+    pub server: Server,
+    /// Who may enter without a key.
+    pub auth: Auth,
+    /// Whether anybody has a key.
+    pub has_clients: bool,
 }
 
 /// What is known beside the file when it is judged.
@@ -96,6 +111,13 @@ impl Config {
         Self::judge(&open(path)?, options, false, true).map(|config| config.warnings)
     }
 
+    /// Tells what a client of a file meets. Starts nothing, as [`Config::check`].
+    pub fn entrance(path: &Path, options: &Options) -> Result<Entrance, Report> {
+        let config = Self::judge(&open(path)?, options, false, false)?;
+        let has_clients = !config.clients.is_empty();
+        Ok(Entrance { server: config.server, auth: config.auth, has_clients })
+    }
+
     fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {
         let vault = Vault::new(&options.environment, may_run);
         let surroundings = Surroundings { vault, on_disk };
@@ -123,6 +145,7 @@ impl Config {
             protocol,
             naming,
             upstreams: upstreams.list,
+            switched_off: upstreams.switched_off,
             auth,
             roles,
             clients,
@@ -158,6 +181,7 @@ impl Default for Config {
             protocol: Protocol::default(),
             naming: Naming::default(),
             upstreams: Vec::new(),
+            switched_off: Vec::new(),
             auth: Auth::default(),
             roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
             clients: Vec::new(),

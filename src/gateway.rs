@@ -81,9 +81,9 @@ impl Gateway {
         stop: &CancellationToken,
     ) -> Arc<Self> {
         let catalog = Arc::new(catalog);
-        let first_list = FirstList::new(upstreams.len());
+        let first_list = FirstList::new();
         for upstream in &upstreams {
-            let settled = first_list.one_of_them();
+            let settled = first_list.wait_for(upstream.name());
             let refresh = Refresh::new(upstream.clone(), Arc::clone(&catalog), settled);
             tasks.spawn(refresh.run(stop.clone()));
         }
@@ -146,6 +146,11 @@ impl Gateway {
     pub async fn listed(&self) {
         self.first_list.all().await;
     }
+
+    /// The upstreams that have neither been listed nor failed yet.
+    pub fn unsettled(&self) -> Vec<UpstreamName> {
+        self.first_list.unsettled()
+    }
 }
 
 impl Guest {
@@ -166,10 +171,15 @@ impl Guest {
         self.gateway.first_list.soon().await;
     }
 
-    /// Waits until the guest can see the item of this public key.
+    /// Waits until the guest can see the item of this public key, or an upstream that can be asked for
+    /// this URI.
     pub async fn sees(&self, kind: Kind, key: &str) {
         let mut view = self.view.clone();
-        if view.wait_for(|view| view.resolve(kind, key).is_some()).await.is_err() {
+        let is_seen = |view: &Arc<View>| match kind {
+            Kind::Resource => view.resolve_uri(key).is_some(),
+            _ => view.resolve(kind, key).is_some(),
+        };
+        if view.wait_for(is_seen).await.is_err() {
             // The catalog is gone: the house is closing, and nothing comes any more.
             std::future::pending::<()>().await;
         }

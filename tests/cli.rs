@@ -1,5 +1,16 @@
 //! The commands, as a person or a script meets them: whole outputs and exit codes.
 
+#[path = "cli/calling.rs"]
+mod calling;
+#[path = "cli/failing.rs"]
+mod failing;
+#[path = "cli/reading.rs"]
+mod reading;
+#[path = "cli/starting.rs"]
+mod starting;
+#[path = "cli/telling.rs"]
+mod telling;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -58,6 +69,52 @@ fn weir(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().expect("it exits"), text(output.stdout), text(output.stderr))
 }
 
+/// Runs a command in a folder and tells it all, as a terminal would show it.
+fn shown(folder: &Path, arguments: &[&str]) -> String {
+    let (code, out, err) = weir(folder, arguments);
+    let line = arguments.join(" ");
+    format!("$ weir {line}\n{out}{}{err}=> {code}\n", if err.is_empty() { "" } else { "! " })
+}
+
+/// One of the example servers.
+fn example(name: &str) -> String {
+    let examples = Path::new(env!("CARGO_BIN_EXE_weir")).with_file_name("examples");
+    examples.join(name).display().to_string()
+}
+
+/// Writes `<name>.sh` into a folder: a legacy server that leaves the mark `<name>.started` and answers
+/// each method with a member of the answer; what it does not know it refuses.
+fn script(folder: &Path, name: &str, answers: &[(&str, &str)]) {
+    let cases = answers.iter().map(|(method, answer)| {
+        format!("        *'\"{method}\"'*) printf '%s\\n' '{{\"jsonrpc\":\"2.0\",\"id\":'$id',{answer}}}' ;;\n")
+    });
+    let text = format!(
+        r#"echo > {name}.started
+while read -r line; do
+    id=${{line#*\"id\":}}; id=${{id%%,*}}
+    case $line in
+        *'"notifications/'*) ;;
+        *'"initialize"'*) printf '%s\n' '{{"jsonrpc":"2.0","id":'$id',"result":{{"protocolVersion":"2025-06-18","capabilities":{{"prompts":{{}},"tools":{{}},"resources":{{}},"completions":{{}}}}}}}}' ;;
+{}        *'/list"'*) printf '%s\n' '{{"jsonrpc":"2.0","id":'$id',"result":{{"prompts":[],"tools":[],"resources":[],"resourceTemplates":[]}}}}' ;;
+        *) printf '%s\n' '{{"jsonrpc":"2.0","id":'$id',"error":{{"code":-32601,"message":"no"}}}}' ;;
+    esac
+done
+"#,
+        cases.collect::<String>()
+    );
+    std::fs::write(folder.join(format!("{name}.sh")), text).expect("written");
+}
+
+/// The table of an upstream that is such a script.
+fn scripted(name: &str) -> String {
+    format!("[upstreams.{name}]\ncommand = \"sh\"\nargs = [\"{name}.sh\"]\n")
+}
+
+/// Whether such a script was started.
+fn was_started(folder: &Path, name: &str) -> bool {
+    folder.join(format!("{name}.started")).exists()
+}
+
 #[test]
 fn list_shows_names_and_what_they_are_for() {
     let folder = folder(HOUSE);
@@ -67,6 +124,20 @@ fn list_shows_names_and_what_they_are_for() {
     house__greeting     Greets somebody.
     house__secret-plan  Nobody may see it.
     ");
+}
+
+#[test]
+fn schema_prints_the_files_that_are_shipped() {
+    let folder = TempDir::new().expect("a folder");
+    let (code, out, err) = weir(folder.path(), &["schema"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out == include_str!("../config.schema.json"), "config.schema.json is another one");
+    let (code, out, _) = weir(folder.path(), &["schema", "--markdown"]);
+    assert_eq!(code, 0);
+    assert!(
+        out == include_str!("../docs/configuration.md"),
+        "docs/configuration.md is another one"
+    );
 }
 
 #[test]
@@ -105,6 +176,7 @@ fn what_goes_wrong_has_an_exit_code_and_a_line() {
     };
     let all = [
         told(&["get", "house__greeting"]),
+        told(&["get", "house__greeting", "who=Ada", "whom=Bob"]),
         told(&["get", "house__greting", "who=Ada"]),
         told(&["get", "house__secret-plan", "--as", "visitor"]),
         told(&["get", "house__greeting", "who=Ada", "--as", "nobody"]),
@@ -112,11 +184,12 @@ fn what_goes_wrong_has_an_exit_code_and_a_line() {
         told(&["list", "--config", "elsewhere.toml"]),
     ];
     assert_snapshot!(all.concat(), @r#"
-    5: weir: house__greeting: missing required argument `who`
+    2: weir: `house__greeting` needs `who`; it takes `who` (required)
+    2: weir: `house__greeting` does not take `whom`; it takes `who` (required)
     2: weir: no prompt `house__greting`; did you mean `house__greeting`?
     6: weir: the policy hides the prompt `house__secret-plan` from this client
     3: weir: no client `nobody` in the configuration
-    5: {"error":"house__greeting: missing required argument `who`","exit_code":5}
+    2: {"error":"`house__greeting` needs `who`; it takes `who` (required)","exit_code":2}
     78: error: cannot be read: No such file or directory (os error 2)
     --> elsewhere.toml
      = help: check the path and its permissions
@@ -212,7 +285,7 @@ url = \"http://127.0.0.1:9/mcp\"
     let folder = folder(config);
     let (code, _, err) = weir(folder.path(), &["get", "gone__prompt"]);
     assert_eq!(code, 4, "nobody knows whether there is one");
-    assert_snapshot!(err, @"weir: no prompt `gone__prompt`, and the list misses away, gone: run `weir check` to see why");
+    assert_snapshot!(err, @"weir: no prompt `gone__prompt`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server");
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
@@ -224,7 +297,7 @@ url = \"http://127.0.0.1:9/mcp\"
     let (code, out, err) = weir(folder.path(), &["check", "--json"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r#"
-    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"127.0.0.1:9: Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}]}
+    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"127.0.0.1:9: Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}],"warnings":[]}
     {"error":"2 of 3 upstreams cannot be used: gone, away","exit_code":4}
     "#);
 }

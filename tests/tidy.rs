@@ -191,7 +191,9 @@ fn the_architecture_names_every_file() {
 #[test]
 fn links_between_documents_lead_somewhere() {
     let mut problems = Vec::new();
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+    for document in
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+    {
         let text = read(document);
         for link in text.split("](").skip(1) {
             let target = link.split([')', '#']).next().unwrap_or_default();

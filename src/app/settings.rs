@@ -308,4 +308,14 @@ transport = "sse"
         }
         assert_eq!(public_prefix(&config::Server::default()), "");
     }
+
+    #[test]
+    fn the_page_names_the_variables_that_every_child_gets() {
+        let page = config::page();
+        let told =
+            page.lines().find(|line| line.contains("Without it a program gets")).unwrap_or("");
+        for name in BASE_ENVIRONMENT {
+            assert!(told.contains(&format!("`{name}`")), "{name}: {told}");
+        }
+    }
 }

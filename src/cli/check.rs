@@ -2,9 +2,11 @@
 
 use std::io::Write;
 
-use super::failure::Failure;
+use super::content::plain;
+use super::failure::{Failure, problems};
 use super::house::{ConfigArgs, House, options};
-use super::list::plain;
+use super::needed::Wanted;
+use super::{log, output};
 use crate::catalog::{Problems, View};
 use crate::config;
 use crate::json::{self, Object};
@@ -17,9 +19,10 @@ pub(super) struct Args {
     /// Checks the configuration only and starts nothing.
     #[arg(long)]
     offline: bool,
-    /// Prints the report as JSON.
+    /// Prints the report as JSON, the configuration's warnings in it; all else is lines of JSON on
+    /// standard error.
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
     /// Accepts anonymous access on an address that others on the network can reach.
     #[arg(long)]
     allow_anonymous_network: bool,
@@ -38,18 +41,19 @@ struct Row {
 
 /// Checks the configuration and every upstream in it.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    super::log::start_for_a_report();
+    log::start_for_a_report(args.json);
     if args.offline {
-        args.config.check(&options(args.allow_anonymous_network)).await?;
-        anstream::eprintln!("the configuration is good");
-        return Ok(());
+        return offline(&args).await;
     }
-    let house = House::open(&args.config, None, None).await?;
+    let house = House::open(&args.config, args.json, None, Wanted::Of(&[])).await?;
     let rows = rows(&house);
+    let warnings = problems(&house.config().warnings);
+    let printed = output::print(|out| match args.json {
+        true => write_json(out, &rows, &warnings),
+        false => write_table(out, &rows),
+    });
     house.close().await;
-    let mut out = anstream::stdout().lock();
-    // A reader that has seen enough closes the pipe; that is no failure.
-    let _ = if args.json { write_json(&mut out, &rows) } else { write_table(&mut out, &rows) };
+    printed?;
     let down: Vec<_> =
         rows.iter().filter(|row| row.state.is_err()).map(|row| row.name.as_str()).collect();
     if down.is_empty() {
@@ -61,6 +65,18 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         rows.len(),
         down.join(", ")
     )))
+}
+
+/// Checks the configuration alone.
+async fn offline(args: &Args) -> Result<(), Failure> {
+    let warnings = args.config.check(&options(args.allow_anonymous_network)).await?;
+    if args.json {
+        let warnings = problems(&warnings);
+        return output::print(|out| writeln!(out, "{{\"warnings\":{warnings}}}"));
+    }
+    warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
+    output::tell("the configuration is good");
+    Ok(())
 }
 
 fn rows(house: &House) -> Vec<Row> {
@@ -114,7 +130,7 @@ fn state(upstream: &Upstream) -> Result<String, String> {
     }
 }
 
-fn write_table(out: &mut impl Write, rows: &[Row]) -> std::io::Result<()> {
+fn write_table(out: &mut dyn Write, rows: &[Row]) -> std::io::Result<()> {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     for row in rows {
         match &row.state {
@@ -135,7 +151,7 @@ fn write_table(out: &mut impl Write, rows: &[Row]) -> std::io::Result<()> {
     Ok(())
 }
 
-fn write_json(out: &mut impl Write, rows: &[Row]) -> std::io::Result<()> {
+fn write_json(out: &mut dyn Write, rows: &[Row], warnings: &str) -> std::io::Result<()> {
     let rows = rows.iter().map(|row| {
         let mut object = Object::new();
         object.set("name", json::quote(&row.name));
@@ -150,5 +166,7 @@ fn write_json(out: &mut impl Write, rows: &[Row]) -> std::io::Result<()> {
         object.to_bytes()
     });
     let rows: Vec<_> = rows.collect();
-    writeln!(out, "{{\"upstreams\":[{}]}}", String::from_utf8_lossy(&rows.join(&b","[..])))
+    let rows = rows.join(&b","[..]);
+    let rows = String::from_utf8_lossy(&rows);
+    writeln!(out, "{{\"upstreams\":[{rows}],\"warnings\":{warnings}}}")
 }

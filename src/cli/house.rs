@@ -2,21 +2,38 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::demo::Demo;
 use super::failure::Failure;
+use super::needed::{self, Wanted};
+use super::{output, waiting};
 use crate::app::App;
+use crate::catalog::{Target, View};
 use crate::config::{Config, Options, Warning};
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
+use crate::upstream::Status;
 use crate::upstream::host::Host;
+
+/// What every command takes that asks something.
+#[derive(Debug, clap::Args)]
+pub(super) struct AskArgs {
+    /// Asks as this client, under its policy, instead of as the operator, from whom nothing is hidden.
+    #[arg(long = "as", value_name = "CLIENT")]
+    client: Option<String>,
+    /// Prints JSON; a failure is one line of JSON on standard error.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
 
 /// Where the configuration is.
 #[derive(Debug, clap::Args)]
 pub(super) struct ConfigArgs {
-    /// The configuration file [default: $WEIR_CONFIG, else ./weir.toml, else weir/weir.toml in the
-    /// user's configuration folder].
+    /// The configuration file; without it $WEIR_CONFIG, else ./weir.toml, else weir/weir.toml in the
+    /// user's configuration folder.
     // Not clap's own `env`: a variable that is always set would conflict with `--demo`.
     #[arg(long, short, value_name = "FILE", conflicts_with = "demo")]
     config: Option<PathBuf>,
@@ -33,7 +50,14 @@ pub(super) struct Loaded {
 }
 
 impl ConfigArgs {
-    /// Reads and checks the configuration; warnings are told at once.
+    /// Reads and checks the configuration, and tells its warnings.
+    pub(super) async fn load_and_warn(&self, options: &Options) -> Result<Loaded, Failure> {
+        let loaded = self.load(options).await?;
+        loaded.config.warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
+        Ok(loaded)
+    }
+
+    /// Reads and checks the configuration.
     pub(super) async fn load(&self, options: &Options) -> Result<Loaded, Failure> {
         let (config, demo) = if self.demo {
             let demo = Demo::start().await?;
@@ -42,27 +66,19 @@ impl ConfigArgs {
         } else {
             (Config::load(&self.path()?, options).map_err(Failure::Config)?, None)
         };
-        tell(&config.warnings);
         Ok(Loaded { config, demo })
     }
 
-    /// Checks the configuration and starts nothing for it; warnings are told at once.
-    pub(super) async fn check(&self, options: &Options) -> Result<(), Failure> {
+    /// Checks the configuration and starts nothing for it; returns its warnings.
+    pub(super) async fn check(&self, options: &Options) -> Result<Vec<Warning>, Failure> {
         if self.demo {
-            return self.load(options).await.map(|_| ());
+            return Ok(self.load(options).await?.config.warnings);
         }
-        tell(&Config::check(&self.path()?, options).map_err(Failure::Config)?);
-        Ok(())
+        Config::check(&self.path()?, options).map_err(Failure::Config)
     }
 
     fn path(&self) -> Result<PathBuf, Failure> {
         self.config.clone().map_or_else(find, Ok)
-    }
-}
-
-fn tell(warnings: &[Warning]) {
-    for warning in warnings {
-        anstream::eprintln!("{}", warning.draw(true));
     }
 }
 
@@ -72,7 +88,7 @@ pub(super) fn options(allow_anonymous_network: bool) -> Options {
 }
 
 /// Looks for the configuration where it usually is.
-fn find() -> Result<PathBuf, Failure> {
+pub(super) fn find() -> Result<PathBuf, Failure> {
     if let Some(named) = std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty()) {
         return Ok(PathBuf::from(named));
     }
@@ -98,37 +114,65 @@ pub(super) struct House {
     app: App,
     guest: Guest,
     everything: Guest,
+    json: bool,
 }
 
 impl House {
-    /// Opens the house and waits until each upstream has been listed or has failed, or until `wanted`
-    /// can be seen. `client` is whose policy is met; nobody's means that nothing is hidden.
+    /// Opens a house, does the work in it, and closes it again. The policy that is met is that of the
+    /// client in `args`; without one nothing is hidden.
+    pub(super) async fn visit(
+        args: &AskArgs,
+        wanted: Wanted<'_>,
+        work: impl AsyncFnOnce(&Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        super::log::start_quietly();
+        let house = Self::open(&args.config, args.json, args.client.as_deref(), wanted).await?;
+        let done = work(&house).await;
+        house.close().await;
+        done
+    }
+
+    /// Opens a house with the upstreams that are needed, and waits until each of them has been listed or
+    /// has failed, or until what is wanted can be seen.
     pub(super) async fn open(
         args: &ConfigArgs,
+        json: bool,
         client: Option<&str>,
-        wanted: Option<(Kind, &str)>,
+        wanted: Wanted<'_>,
     ) -> Result<Self, Failure> {
         // Nobody else can come in, so whoever may listen on the network does not matter here.
-        let loaded = args.load(&options(true)).await?;
+        let options = options(true);
+        let load =
+            if json { args.load(&options).await } else { args.load_and_warn(&options).await };
+        let mut loaded = load?;
+        if let Some(client) = client {
+            is_welcome(&loaded.config, client)?;
+        }
+        needed::keep_needed(&mut loaded.config, wanted)?;
         let app = App::open(&loaded.config, Arc::new(Host::new()));
         let everything = app.gateway().enter_as_operator();
         let guest = match client {
             None => everything.clone(),
-            Some(name) => app.gateway().enter_as(name).ok_or_else(|| {
-                Failure::Unauthenticated(format!("no client `{name}` in the configuration"))
-            })?,
+            Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(name))?,
         };
         let seen = async {
             match wanted {
-                Some((kind, key)) => guest.sees(kind, key).await,
-                None => std::future::pending().await,
+                Wanted::Item(kind, key) => guest.sees(kind, key).await,
+                Wanted::Of(_) => std::future::pending().await,
             }
         };
-        tokio::select! {
-            () = app.gateway().listed() => {}
-            () = seen => {}
-        }
-        Ok(Self { loaded, app, guest, everything })
+        let ready = async {
+            tokio::select! {
+                () = app.gateway().listed() => {}
+                () = seen => {}
+            }
+        };
+        let about = || {
+            let names: Vec<_> = app.gateway().unsettled().iter().map(ToString::to_string).collect();
+            format!("waiting for {}", names.join(", "))
+        };
+        waiting::watched(json, about, ready).await;
+        Ok(Self { loaded, app, guest, everything, json })
     }
 
     /// Whose eyes the house is seen with.
@@ -141,7 +185,7 @@ impl House {
         &self.everything
     }
 
-    /// The configuration that it was built from.
+    /// The configuration that it was built from; of the upstreams those that were needed.
     pub(super) fn config(&self) -> &Config {
         &self.loaded.config
     }
@@ -151,23 +195,124 @@ impl House {
         &self.app
     }
 
-    /// The item of a kind whose name is nearest to what was typed.
-    pub(super) fn nearest(&self, kind: Kind, typed: &str) -> Option<String> {
+    /// Whether answers are JSON.
+    pub(super) fn json(&self) -> bool {
+        self.json
+    }
+
+    /// The item of a public name or URI; else why there is none, for whoever holds the configuration.
+    pub(super) fn find(&self, kind: Kind, key: &str) -> Result<Arc<Target>, Failure> {
+        let resolve = |view: &View| match kind {
+            Kind::Resource => view.resolve_uri(key),
+            _ => view.resolve(kind, key),
+        };
         let view = self.guest.view();
-        let distance = |key: &str| strsim::damerau_levenshtein(key, typed);
-        let tail = |key: &str| key.rsplit("__").next().map(str::to_owned);
-        let keys = view.targets(kind).iter().map(|target| &*target.key);
-        keys.map(|key| {
-            (tail(key).map_or(usize::MAX, |tail| distance(&tail)).min(distance(key)), key)
-        })
-        .filter(|(distance, _)| *distance <= 3.max(typed.len() / 3))
-        .min()
-        .map(|(_, key)| key.to_owned())
+        if let Some(target) = resolve(&view) {
+            return Ok(target);
+        }
+        if resolve(&self.everything.view()).is_some() {
+            let text = format!("the policy hides the {kind} `{key}` from this client");
+            return Err(Failure::Denied(text));
+        }
+        // This is told to whoever holds the configuration: it counts what the client cannot reach, too.
+        if let Some(unlisted) = self.unlisted(&self.everything, kind) {
+            return Err(Failure::Unreachable(format!("no {kind} `{key}`, but {unlisted}")));
+        }
+        let listed = view.targets(kind).iter().map(|target| &*target.key);
+        let hint = match needed::nearest(key, listed) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("`weir list {}` shows what there is", super::list::word(kind)),
+        };
+        Err(Failure::Usage(format!("no {kind} `{key}`; {hint}")))
+    }
+
+    /// Which of the upstreams that somebody reaches could not be listed, and why.
+    pub(super) fn unlisted(&self, somebody: &Guest, kind: Kind) -> Option<String> {
+        let view = somebody.view();
+        let why = |name| {
+            let upstream = self.app.gateway().upstreams().find(|one| one.name() == name);
+            let reason = match upstream.map(|upstream| upstream.status().borrow().clone()) {
+                Some(Status::Down { reason }) => super::content::plain(&reason),
+                _ => format!("`{}` was not answered", kind.list_method()),
+            };
+            format!("upstream `{name}` could not be listed: {reason}")
+        };
+        let reasons: Vec<_> = view.missing(kind).iter().map(why).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
     /// Closes the house. Upstreams that do not end by themselves are ended.
     pub(super) async fn close(self) {
-        // A child has 5 s on the ladder; more than that nobody should wait for a prompt.
-        let _ = tokio::time::timeout(Duration::from_secs(6), self.app.close()).await;
+        // A child has 5 s on the ladder; more than that nobody should wait for a prompt. One that was
+        // not even needed for the answer is no reason to wait at all.
+        let all_were_needed = self.app.gateway().unsettled().is_empty();
+        let patience = Duration::from_millis(if all_were_needed { 6_000 } else { 500 });
+        let close = tokio::time::timeout(patience, self.app.close());
+        let _ = waiting::watched(self.json, || "waiting for upstreams to end".into(), close).await;
+    }
+}
+
+// === Clients ===
+
+/// Makes sure that a client of this name would be let in at this moment.
+pub(super) fn is_welcome(config: &Config, name: &str) -> Result<(), Failure> {
+    let client = config.clients.iter().find(|client| client.name == name);
+    match client.and_then(|client| client.expires) {
+        Some(expires) if expires <= SystemTime::now() => Err(Failure::Unauthenticated(format!(
+            "the keys of client `{name}` have expired, at {}: set another `expires` under \
+             [clients.{name}]",
+            to_words(expires)
+        ))),
+        _ if client.is_none() && !(name == ANONYMOUS && config.auth.anonymous) => Err(nobody(name)),
+        _ => Ok(()),
+    }
+}
+
+/// What the policy calls whoever shows no key.
+const ANONYMOUS: &str = "anonymous";
+
+pub(super) fn nobody(name: &str) -> Failure {
+    Failure::Unauthenticated(format!("no client `{name}` in the configuration"))
+}
+
+/// A moment as the configuration writes it.
+fn to_words(moment: SystemTime) -> String {
+    let seconds = match moment.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |it| -it),
+    };
+    // The Gregorian calendar in eras of 400 years that begin in March, so that the leap day is the last.
+    let days = seconds.div_euclid(86_400) + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + 400 * era + i64::from(month <= 2);
+    let time = seconds.rem_euclid(86_400);
+    let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_told_as_it_is_written() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_799, "2000-02-29T23:59:59Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_798_761_599, "2026-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            assert_eq!(to_words(moment), expected);
+        }
+        let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+        assert_eq!(to_words(before), "1969-12-31T23:59:59Z");
     }
 }

@@ -4,8 +4,11 @@ use std::io::Write;
 
 use clap::ValueEnum;
 
+use super::content::plain;
 use super::failure::Failure;
-use super::house::{ConfigArgs, House};
+use super::house::{AskArgs, House};
+use super::needed::Wanted;
+use super::output;
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 
@@ -15,14 +18,11 @@ pub(super) struct Args {
     /// What to list.
     #[arg(value_enum, default_value = "prompts")]
     kind: Listed,
-    /// Lists what this client sees, instead of all that its operator sees.
-    #[arg(long = "as", value_name = "CLIENT")]
-    client: Option<String>,
-    /// Prints the definitions as JSON.
-    #[arg(long)]
-    pub(super) json: bool,
+    /// Starts and lists this upstream only; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    upstream: Vec<String>,
     #[command(flatten)]
-    config: ConfigArgs,
+    ask: AskArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -46,28 +46,21 @@ impl From<Listed> for Kind {
 
 /// Lists a kind through all pages.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    super::log::start_quietly();
-    let house = House::open(&args.config, args.client.as_deref(), None).await?;
+    House::visit(&args.ask, Wanted::Of(&args.upstream), async |house| print(house, &args).await)
+        .await
+}
+
+async fn print(house: &House, args: &Args) -> Result<(), Failure> {
     let kind = Kind::from(args.kind);
-    let listed = list(&house, kind).await;
-    let missing = house.guest().view().missing(kind).to_vec();
-    house.close().await;
-    let items = listed?;
-    let mut out = anstream::stdout().lock();
-    // A reader that has seen enough closes the pipe; that is no failure.
-    let _ = if args.json {
-        write_json(&mut out, kind, &items)
-    } else {
-        write_table(&mut out, kind, &items)
-    };
-    if missing.is_empty() {
-        return Ok(());
+    let items = list(house, kind).await?;
+    output::print(|out| match args.ask.json {
+        true => write_json(out, kind, &items),
+        false => write_table(out, kind, &items),
+    })?;
+    match house.unlisted(house.guest(), kind) {
+        None => Ok(()),
+        Some(unlisted) => Err(Failure::Unreachable(format!("the list is not whole: {unlisted}"))),
     }
-    let names: Vec<_> = missing.iter().map(ToString::to_string).collect();
-    Err(Failure::Unreachable(format!(
-        "the list misses {}: run `weir check` to see why",
-        names.join(", ")
-    )))
 }
 
 async fn list(house: &House, kind: Kind) -> Result<Vec<Object>, Failure> {
@@ -86,7 +79,7 @@ async fn list(house: &House, kind: Kind) -> Result<Vec<Object>, Failure> {
     }
 }
 
-fn write_json(out: &mut impl Write, kind: Kind, items: &[Object]) -> std::io::Result<()> {
+fn write_json(out: &mut dyn Write, kind: Kind, items: &[Object]) -> std::io::Result<()> {
     let items: Vec<_> = items.iter().map(Object::to_bytes).collect();
     writeln!(
         out,
@@ -96,7 +89,7 @@ fn write_json(out: &mut impl Write, kind: Kind, items: &[Object]) -> std::io::Re
     )
 }
 
-fn write_table(out: &mut impl Write, kind: Kind, items: &[Object]) -> std::io::Result<()> {
+fn write_table(out: &mut dyn Write, kind: Kind, items: &[Object]) -> std::io::Result<()> {
     let key = |item: &Object| item.get_string(kind.key_member()).unwrap_or_default().into_owned();
     let width = items.iter().map(|item| key(item).chars().count()).max().unwrap_or(0);
     for item in items {
@@ -109,7 +102,12 @@ fn write_table(out: &mut impl Write, kind: Kind, items: &[Object]) -> std::io::R
     Ok(())
 }
 
-/// Text of an upstream's, safe to be shown on a terminal.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+/// What a kind is called here.
+pub(super) fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Prompt => "prompts",
+        Kind::Tool => "tools",
+        Kind::Resource => "resources",
+        Kind::Template => "templates",
+    }
 }

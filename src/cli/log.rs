@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt;
 
+use super::{output, waiting};
 use crate::config::{Log, LogFormat};
 
 /// Starts logging as the configuration says. `WEIR_LOG` overrides the level, in the syntax of
@@ -30,15 +31,14 @@ fn start_filtered(default: &str, format: LogFormat, style: Style) {
         LogFormat::Pretty => false,
         LogFormat::Auto => !terminal,
     };
-    let logger = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let logger = fmt().with_env_filter(filter).with_writer(|| waiting::Beside).with_target(false);
     // Failing means that a logger is there already, which only tests do.
     let _ = if json {
         logger.json().flatten_event(true).try_init()
     } else if style == Style::Report {
         logger.without_time().with_ansi(false).try_init()
     } else {
-        let colors = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        logger.with_ansi(colors).try_init()
+        logger.with_ansi(output::Color::on_stderr()).try_init()
     };
 }
 
@@ -48,10 +48,11 @@ pub(super) fn start_quietly() {
 }
 
 /// Starts logging for a command that reports on upstreams: what was left out of their lists, too.
-pub(super) fn start_for_a_report() {
+pub(super) fn start_for_a_report(json: bool) {
     let mut filter = "weir=error".to_owned();
     for room in ["gateway::refresh", "upstream::library", "upstream::modern", "upstream::walk"] {
         filter += &format!(",weir::{room}=warn");
     }
-    start_filtered(&filter, LogFormat::Pretty, Style::Report);
+    let format = if json { LogFormat::Json } else { LogFormat::Pretty };
+    start_filtered(&filter, format, Style::Report);
 }

@@ -7,6 +7,7 @@ use tracing::info;
 
 use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded, options};
+use super::output;
 use super::signals::Signals;
 use crate::app::App;
 use crate::config::Config;
@@ -26,7 +27,7 @@ pub(super) struct Args {
 /// Serves until a signal says stop, then lets what is under way end.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let options = options(args.allow_anonymous_network);
-    let Loaded { config, demo } = args.config.load(&options).await?;
+    let Loaded { config, demo } = args.config.load_and_warn(&options).await?;
     super::log::start(&config.log);
     let mut signals = Signals::new()?;
     let listener = listen(&config).await?;
@@ -73,7 +74,7 @@ fn welcome(endpoint: &str) {
             .unwrap_or_else(|_| program.display().to_string())
     });
     let program = program.unwrap_or_else(|| "weir".to_owned());
-    anstream::println!(
+    let text = format!(
         r#"
 Weir is running. Its endpoint, for any MCP client of any revision:
 
@@ -92,4 +93,6 @@ Three things to try in a second terminal, in this folder; each starts a fleet of
 Edit a file in prompts/ and a connected client's list changes. Stop with Ctrl-C.
 "#
     );
+    // Whoever does not read it is served all the same.
+    let _ = output::print(|out| writeln!(out, "{text}"));
 }

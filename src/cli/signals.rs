@@ -35,7 +35,7 @@ impl Signals {
     pub(super) async fn close(&mut self, app: App) {
         tokio::select! {
             () = app.close() => {}
-            () = self.next() => warn!("stopped without waiting for the upstreams: told again"),
+            _ = self.next() => warn!("stopped without waiting for the upstreams: told again"),
         }
     }
 
@@ -53,15 +53,15 @@ impl Signals {
             drained = tokio::time::timeout(grace, work) => if drained.is_err() {
                 warn!("stopped with requests under way: the grace time is over");
             },
-            () = self.next() => warn!("stopped with requests under way: told twice"),
+            _ = self.next() => warn!("stopped with requests under way: told twice"),
         }
     }
 
-    /// Waits for the next one.
-    pub(super) async fn next(&mut self) {
+    /// Waits for the next one, and returns its number.
+    pub(super) async fn next(&mut self) -> u8 {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => 15,
+            _ = self.interrupt.recv() => 2,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use super::failure::Failure;
-use super::house::{ConfigArgs, Loaded, options};
+use super::house::{ConfigArgs, Loaded, is_welcome, nobody, options};
 use super::signals::Signals;
 use crate::app::App;
 use crate::downstream::stdio;
@@ -25,21 +25,22 @@ pub(super) struct Args {
 /// Serves until standard input ends or a signal says stop; then what is under way ends first.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Nobody on a network can come in this way.
-    let Loaded { config, demo: _demo } = args.config.load(&options(true)).await?;
+    let Loaded { config, demo: _demo } = args.config.load_and_warn(&options(true)).await?;
+    if let Some(client) = &args.client {
+        is_welcome(&config, client)?;
+    }
     super::log::start(&config.log);
     let mut signals = Signals::new()?;
     let app = App::open(&config, Arc::new(Host::new()));
     let guest = match &args.client {
         None => app.gateway().enter_locally(&config.auth.anonymous_role),
-        Some(name) => app.gateway().enter_as(name).ok_or_else(|| {
-            Failure::Unauthenticated(format!("no client `{name}` in the configuration"))
-        })?,
+        Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(name))?,
     };
     let door = Arc::clone(app.door());
     let mut serving = pin!(stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout()));
     tokio::select! {
         () = &mut serving => {}
-        () = signals.next() => {
+        _ = signals.next() => {
             signals.drain(&app, config.server.shutdown_grace, serving).await;
         }
     }

@@ -268,12 +268,7 @@ pub(super) fn auth(
     options: &Options,
 ) -> Auth {
     let default = Auth::default();
-    let modes = [
-        ("auto", AuthMode::Auto),
-        ("required", AuthMode::Required),
-        ("anonymous", AuthMode::Anonymous),
-    ];
-    let mode = t.read("mode", value::choice(&modes)).unwrap_or(default.mode);
+    let mode = t.read("mode", value::choice(&AUTH_MODES)).unwrap_or(default.mode);
     let anonymous_role =
         t.read("anonymous_role", |v| existing_role(v, roles)).unwrap_or(default.anonymous_role);
     let on_loopback = server.listen.ip().to_canonical().is_loopback();
@@ -301,7 +296,13 @@ pub(super) fn auth(
     Auth { mode, anonymous_role, anonymous }
 }
 
-const KINDS: [&str; 3] = ["prompts", "tools", "resources"];
+pub(super) const AUTH_MODES: [(&str, AuthMode); 3] = [
+    ("auto", AuthMode::Auto),
+    ("required", AuthMode::Required),
+    ("anonymous", AuthMode::Anonymous),
+];
+
+pub(super) const KINDS: [&str; 3] = ["prompts", "tools", "resources"];
 
 /// The role that exists without being written: one person, one machine.
 pub(super) const LOCAL_ROLE: &str = "local";

@@ -81,15 +81,14 @@ fn sensitive(t: &Table<'_>, key: &str, text: &str) -> Option<HeaderValue> {
 // === Authorization ===
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Scheme {
+pub(super) enum Scheme {
     None,
     Bearer,
     Basic,
 }
 
 fn auth(t: &Table<'_>, vault: &Vault<'_>, used: bool) -> Option<HeaderValue> {
-    let schemes = [("none", Scheme::None), ("bearer", Scheme::Bearer), ("basic", Scheme::Basic)];
-    let scheme = t.read("type", value::choice(&schemes));
+    let scheme = t.read("type", value::choice(&SCHEMES));
     let token = secrets::secret(t, "token", vault, used);
     let user = t.read("user", user);
     let password = secrets::secret(t, "password", vault, used);
@@ -157,8 +156,11 @@ fn user(v: &Value<'_>) -> Parsed<String> {
     }
 }
 
+pub(super) const SCHEMES: [(&str, Scheme); 3] =
+    [("none", Scheme::None), ("bearer", Scheme::Bearer), ("basic", Scheme::Basic)];
+
 /// Headers that the protocol or the connection owns; beside those that begin with `mcp-`.
-const OWN_HEADERS: [&str; 11] = [
+pub(super) const OWN_HEADERS: [&str; 11] = [
     "accept",
     "connection",
     "content-length",

@@ -126,12 +126,23 @@ impl Problem {
 
     /// Returns the place as `weir.toml:12:5`, or the file's name alone.
     pub fn place(&self) -> String {
-        let Some(before) = self.span.as_ref().and_then(|s| self.source.text.get(..s.start)) else {
-            return self.source.name.clone();
-        };
+        match self.position() {
+            Some((line, column)) => format!("{}:{line}:{column}", self.file()),
+            None => self.file().to_owned(),
+        }
+    }
+
+    /// Returns the file's name.
+    pub fn file(&self) -> &str {
+        &self.source.name
+    }
+
+    /// Returns line and column, both from 1; none where it is about the whole file.
+    pub fn position(&self) -> Option<(usize, usize)> {
+        let before = self.source.text.get(..self.span.as_ref()?.start)?;
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or(before).chars().count() + 1;
-        format!("{}:{line}:{column}", self.source.name)
+        Some((line, column))
     }
 
     fn to_line(&self) -> String {

@@ -1,6 +1,7 @@
 //! `[server]`, `[protocol]`, `[naming]` and `[log]`: what clients see of us, and what we tell of ourselves.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use hyper::Uri;
@@ -77,7 +78,7 @@ pub(super) fn server(t: &Table<'_>) -> Server {
         allowed_origins: t.list("allowed_origins", value::origin).unwrap_or_default(),
         max_body: t.read("max_body", value::size).unwrap_or(default.max_body),
         max_connections: t
-            .read("max_connections", value::count(1..=1_000_000))
+            .read("max_connections", value::count(CONNECTIONS))
             .unwrap_or(default.max_connections),
         shutdown_grace: t.read("shutdown_grace", value::duration).unwrap_or(default.shutdown_grace),
         public_url,
@@ -160,7 +161,7 @@ pub(super) fn protocol(t: &Table<'_>, server: &Server) -> Protocol {
         legacy_sse,
         session_ttl: t.read("session_ttl", value::duration).unwrap_or(default.session_ttl),
         sse_keepalive: t.read("sse_keepalive", value::duration).unwrap_or(default.sse_keepalive),
-        page_size: t.read("page_size", value::count(1..=10_000)).unwrap_or(default.page_size),
+        page_size: t.read("page_size", value::count(PAGE_SIZES)).unwrap_or(default.page_size),
     }
 }
 
@@ -210,8 +211,7 @@ pub enum NamingMode {
 
 pub(super) fn naming(t: &Table<'_>, enabled_upstreams: usize) -> Naming {
     let default = Naming::default();
-    let modes = [("always", NamingMode::Always), ("none", NamingMode::None)];
-    let mode = t.read("mode", value::choice(&modes)).unwrap_or(default.mode);
+    let mode = t.read("mode", value::choice(&NAMING_MODES)).unwrap_or(default.mode);
     if mode == NamingMode::None && enabled_upstreams != 1 {
         let what =
             format!("\"none\" is for exactly one upstream, and {enabled_upstreams} are enabled");
@@ -223,7 +223,7 @@ pub(super) fn naming(t: &Table<'_>, enabled_upstreams: usize) -> Naming {
     Naming {
         mode,
         separator: t.read("separator", value::separator).unwrap_or(default.separator),
-        max_length: t.read("max_length", value::count(56..=128)).unwrap_or(default.max_length),
+        max_length: t.read("max_length", value::count(NAME_LENGTHS)).unwrap_or(default.max_length),
     }
 }
 
@@ -256,22 +256,31 @@ pub enum LogFormat {
 }
 
 pub(super) fn log(t: &Table<'_>) -> Log {
-    use tracing::Level;
     let default = Log::default();
-    let levels = [
-        ("error", Level::ERROR),
-        ("warn", Level::WARN),
-        ("info", Level::INFO),
-        ("debug", Level::DEBUG),
-        ("trace", Level::TRACE),
-    ];
-    let formats =
-        [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
     Log {
-        level: t.read("level", value::choice(&levels)).unwrap_or(default.level),
-        format: t.read("format", value::choice(&formats)).unwrap_or(default.format),
+        level: t.read("level", value::choice(&LOG_LEVELS)).unwrap_or(default.level),
+        format: t.read("format", value::choice(&LOG_FORMATS)).unwrap_or(default.format),
     }
 }
 
 /// The revisions that can be served, newest first.
-const VERSIONS: [&str; 5] = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+pub(super) const VERSIONS: [&str; 5] =
+    ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+pub(super) const NAMING_MODES: [(&str, NamingMode); 2] =
+    [("always", NamingMode::Always), ("none", NamingMode::None)];
+
+pub(super) const LOG_LEVELS: [(&str, tracing::Level); 5] = [
+    ("error", tracing::Level::ERROR),
+    ("warn", tracing::Level::WARN),
+    ("info", tracing::Level::INFO),
+    ("debug", tracing::Level::DEBUG),
+    ("trace", tracing::Level::TRACE),
+];
+
+pub(super) const LOG_FORMATS: [(&str, LogFormat); 3] =
+    [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
+
+pub(super) const CONNECTIONS: RangeInclusive<usize> = 1..=1_000_000;
+pub(super) const PAGE_SIZES: RangeInclusive<usize> = 1..=10_000;
+pub(super) const NAME_LENGTHS: RangeInclusive<usize> = 56..=128;

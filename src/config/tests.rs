@@ -7,6 +7,7 @@ mod example;
 mod files;
 mod leaks;
 mod mistakes;
+mod schema;
 mod secrets;
 
 use std::path::Path;

@@ -2,6 +2,7 @@
 //!
 //! Inheritance is an argument: each reader takes what holds unless the table says otherwise.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::file::Table;
@@ -30,9 +31,9 @@ pub(super) struct Tuning {
     pub(super) retry: Retry,
     /// Depends on the kind of upstream unless it is written.
     concurrency: Option<usize>,
-    max_message: usize,
-    max_items: usize,
-    max_pages: usize,
+    pub(super) max_message: usize,
+    pub(super) max_items: usize,
+    pub(super) max_pages: usize,
 }
 
 impl Default for Tuning {
@@ -74,25 +75,20 @@ pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning, is_library: bool) -> Tun
             t.object(key, Complaint::new(what, "remove it"));
         }
     };
-    without_effect(t, &["era"]);
-    let eras =
-        [("auto", EraChoice::Auto), ("modern", EraChoice::Modern), ("legacy", EraChoice::Legacy)];
+    without_effect(t, &NOT_FOR_A_LIBRARY);
     let mut tuning = inherited.clone();
-    tuning.era = t.read("era", value::choice(&eras)).unwrap_or(inherited.era);
+    tuning.era = t.read("era", value::choice(&ERAS)).unwrap_or(inherited.era);
     tuning.timeouts = t.table("timeouts", |t| {
-        without_effect(t, &["startup", "list"]);
+        without_effect(t, &TIMEOUTS_NOT_FOR_A_LIBRARY);
         timeouts(t, &inherited.timeouts)
     });
     tuning.retry = t.table("retry", |t| retry(t, &inherited.retry));
     t.table("limits", |t| {
-        without_effect(t, &["max_message", "max_items", "max_pages"]);
-        tuning.concurrency =
-            t.read("concurrency", value::count(1..=100_000)).or(inherited.concurrency);
+        without_effect(t, &LIMITS_NOT_FOR_A_LIBRARY);
+        tuning.concurrency = t.read("concurrency", value::count(CALLS)).or(inherited.concurrency);
         tuning.max_message = t.read("max_message", value::size).unwrap_or(inherited.max_message);
-        tuning.max_items =
-            t.read("max_items", value::count(1..=1_000_000)).unwrap_or(inherited.max_items);
-        tuning.max_pages =
-            t.read("max_pages", value::count(1..=100_000)).unwrap_or(inherited.max_pages);
+        tuning.max_items = t.read("max_items", value::count(ITEMS)).unwrap_or(inherited.max_items);
+        tuning.max_pages = t.read("max_pages", value::count(PAGES)).unwrap_or(inherited.max_pages);
     });
     tuning
 }
@@ -146,6 +142,18 @@ fn object_to_order(
 }
 
 /// Calls in flight towards a process or a library.
-const CONCURRENCY: usize = 64;
+pub(super) const CONCURRENCY: usize = 64;
 /// Calls in flight towards a server on the network, which usually is many processes.
-const HTTP_CONCURRENCY: usize = 256;
+pub(super) const HTTP_CONCURRENCY: usize = 256;
+
+pub(super) const ERAS: [(&str, EraChoice); 3] =
+    [("auto", EraChoice::Auto), ("modern", EraChoice::Modern), ("legacy", EraChoice::Legacy)];
+
+pub(super) const CALLS: RangeInclusive<usize> = 1..=100_000;
+pub(super) const ITEMS: RangeInclusive<usize> = 1..=1_000_000;
+pub(super) const PAGES: RangeInclusive<usize> = 1..=100_000;
+
+/// What says how a server is spoken to.
+pub(super) const NOT_FOR_A_LIBRARY: [&str; 1] = ["era"];
+pub(super) const TIMEOUTS_NOT_FOR_A_LIBRARY: [&str; 2] = ["startup", "list"];
+pub(super) const LIMITS_NOT_FOR_A_LIBRARY: [&str; 3] = ["max_message", "max_items", "max_pages"];

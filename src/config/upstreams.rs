@@ -108,12 +108,23 @@ pub enum RenameKind {
     Tool,
 }
 
+/// An upstream that the file holds and that is not used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SwitchedOff {
+    /// The name of its table.
+    pub name: String,
+    /// What its items' names would begin with.
+    pub prefix: String,
+}
+
 // === Tables ===
 
 /// All upstream tables of a file.
 pub(super) struct Upstreams {
     /// The enabled ones.
     pub(super) list: Vec<Upstream>,
+    /// The others.
+    pub(super) switched_off: Vec<SwitchedOff>,
     /// The names of all tables: policy may name an upstream that is switched off.
     pub(super) names: Vec<String>,
     /// How many are enabled, sound or not.
@@ -122,7 +133,8 @@ pub(super) struct Upstreams {
 
 pub(super) fn read(root: &Table<'_>, surroundings: &Surroundings<'_>) -> Upstreams {
     let inherited = root.table("defaults", |t| tuning(t, &Tuning::default(), false));
-    let mut result = Upstreams { list: Vec::new(), names: Vec::new(), enabled: 0 };
+    let mut result =
+        Upstreams { list: Vec::new(), switched_off: Vec::new(), names: Vec::new(), enabled: 0 };
     let mut prefixes: Vec<(String, String)> = Vec::new();
     root.tables("upstreams", |name, t| {
         let name = name.get_ref().as_ref();
@@ -134,6 +146,7 @@ pub(super) fn read(root: &Table<'_>, surroundings: &Surroundings<'_>) -> Upstrea
         let enabled = t.read("enabled", value::boolean).unwrap_or(true);
         let upstream = upstream(name, &prefix, t, &inherited, surroundings, enabled);
         if !enabled {
+            result.switched_off.push(SwitchedOff { name: name.to_owned(), prefix });
             return;
         }
         result.enabled += 1;
@@ -216,9 +229,7 @@ fn source(t: &Table<'_>, surroundings: &Surroundings<'_>, enabled: bool) -> Opti
     let cwd = folder(t, "cwd", surroundings.on_disk && enabled);
     let url = t.read("url", |v| value::url(v).inspect_err(|_| t.hide("url")));
     let headers = headers::headers(t, &surroundings.vault, enabled);
-    let transports =
-        [("auto", None), ("http", Some(Transport::Http)), ("sse", Some(Transport::Sse))];
-    let transport = t.read("transport", value::choice(&transports)).unwrap_or(None);
+    let transport = t.read("transport", value::choice(&TRANSPORTS)).unwrap_or(None);
     for key in ["env", "headers", "auth"] {
         t.hide_unless_table(key);
     }
@@ -350,3 +361,7 @@ fn renames(t: &Table<'_>) -> Vec<(RenameKind, String, String)> {
     }
     renames.into_iter().map(|(rename, _)| rename).collect()
 }
+
+/// How a server on the network is spoken to; found out by asking if there is none.
+pub(super) const TRANSPORTS: [(&str, Option<Transport>); 3] =
+    [("auto", None), ("http", Some(Transport::Http)), ("sse", Some(Transport::Sse))];

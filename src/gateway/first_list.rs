@@ -9,36 +9,40 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::mcp::name::UpstreamName;
+
 /// How long after the start lists wait for upstreams.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Knows how many upstreams have neither been listed nor failed yet.
+/// Knows which upstreams have neither been listed nor failed yet.
 #[derive(Debug)]
 pub(super) struct FirstList {
-    unsettled: watch::Sender<usize>,
+    unsettled: watch::Sender<Vec<UpstreamName>>,
     until: Instant,
 }
 
 /// One upstream's part in it; dropped or settled, it is not waited for any more.
 #[derive(Debug)]
 pub(super) struct Unsettled {
-    unsettled: watch::Sender<usize>,
+    name: UpstreamName,
+    unsettled: watch::Sender<Vec<UpstreamName>>,
 }
 
 impl FirstList {
-    /// Waits for `upstreams` of them.
-    pub(super) fn new(upstreams: usize) -> Self {
-        Self { unsettled: watch::Sender::new(upstreams), until: Instant::now() + PATIENCE }
+    /// Waits for nobody yet.
+    pub(super) fn new() -> Self {
+        Self { unsettled: watch::Sender::default(), until: Instant::now() + PATIENCE }
     }
 
-    /// The part of one upstream; to be taken once for each.
-    pub(super) fn one_of_them(&self) -> Unsettled {
-        Unsettled { unsettled: self.unsettled.clone() }
+    /// Waits for this one, too, as long as its part is held.
+    pub(super) fn wait_for(&self, name: &UpstreamName) -> Unsettled {
+        self.unsettled.send_modify(|unsettled| unsettled.push(name.clone()));
+        Unsettled { name: name.clone(), unsettled: self.unsettled.clone() }
     }
 
     /// Waits until every upstream has settled, but not past the first moment.
     pub(super) async fn soon(&self) {
-        if *self.unsettled.borrow() > 0 {
+        if !self.unsettled.borrow().is_empty() {
             // Too late is fine: then the list is partial and says so.
             let _ = tokio::time::timeout_at(self.until, self.all()).await;
         }
@@ -48,13 +52,18 @@ impl FirstList {
     pub(super) async fn all(&self) {
         let mut unsettled = self.unsettled.subscribe();
         // Cannot fail: `self` holds a sender.
-        let _ = unsettled.wait_for(|count| *count == 0).await;
+        let _ = unsettled.wait_for(Vec::is_empty).await;
+    }
+
+    /// Who is waited for.
+    pub(super) fn unsettled(&self) -> Vec<UpstreamName> {
+        self.unsettled.borrow().clone()
     }
 }
 
 impl Drop for Unsettled {
     fn drop(&mut self) {
-        self.unsettled.send_modify(|count| *count -= 1);
+        self.unsettled.send_modify(|unsettled| unsettled.retain(|name| *name != self.name));
     }
 }
 
@@ -65,9 +74,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_list_waits_for_the_last_upstream_but_no_longer_than_a_moment() {
         let start = Instant::now();
-        let first_list = FirstList::new(2);
-        let (one, other) = (first_list.one_of_them(), first_list.one_of_them());
+        let first_list = FirstList::new();
+        let [one, other] =
+            ["one", "other"].map(|name| first_list.wait_for(&name.parse().expect(name)));
         drop(one);
+        assert_eq!(first_list.unsettled(), ["other".parse().expect("a name")]);
         first_list.soon().await;
         assert_eq!(start.elapsed(), PATIENCE);
         first_list.soon().await;
@@ -79,8 +90,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_once_all_have_settled() {
         let start = Instant::now();
-        let first_list = FirstList::new(1);
-        drop(first_list.one_of_them());
+        let first_list = FirstList::new();
+        drop(first_list.wait_for(&"one".parse().expect("a name")));
         first_list.soon().await;
         assert_eq!(start.elapsed(), Duration::ZERO);
     }

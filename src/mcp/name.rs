@@ -79,6 +79,15 @@ impl Naming {
         Self { separator: None, max_length: usize::MAX }
     }
 
+    /// Whether a public name may belong to an item under this prefix. Shortening and renaming keep the
+    /// prefix, so `false` is certain; `true` is only where to look.
+    pub fn may_belong(&self, prefix: &UpstreamName, public: &str) -> bool {
+        let Some(separator) = &self.separator else {
+            return true;
+        };
+        public.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.starts_with(separator))
+    }
+
     /// The public name of an upstream's item.
     pub fn join(&self, prefix: &UpstreamName, name: &str) -> String {
         let Some(separator) = &self.separator else {
@@ -160,6 +169,17 @@ mod tests {
             let joined = Naming::default().join(&name(&prefix), &item);
             // For people only: the house never splits a name.
             prop_assert_eq!(joined.split_once("__"), Some((prefix.as_str(), item.as_str())));
+        }
+
+        #[test]
+        fn a_name_may_belong_to_its_own_prefix_and_to_no_other(
+            a in "[a-z][a-z0-9-]{0,8}", b in "[a-z][a-z0-9-]{0,8}", item in ".{0,200}",
+        ) {
+            let naming = Naming::default();
+            let joined = naming.join(&name(&a), &item);
+            prop_assert!(naming.may_belong(&name(&a), &joined));
+            prop_assert_eq!(naming.may_belong(&name(&b), &joined), a == b);
+            prop_assert!(Naming::plain().may_belong(&name(&a), &item));
         }
 
         #[test]

@@ -1,5 +1,7 @@
 //! What a client that can show everything has to see of the fleet in `programs.rs`.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::pipe::Era::{self, Legacy, Modern};
@@ -91,4 +93,17 @@ pub(crate) fn without(document: &mut Value, pointer: &str) {
     let parent = document.pointer_mut(parent).and_then(Value::as_object_mut);
     let gone = parent.unwrap().remove(&member.replace("~1", "/"));
     assert!(gone.is_some(), "{pointer} is no member");
+}
+
+/// The members of a document that are not as expected, a line each.
+pub(crate) fn differences(seen: &Value, expected: &Value) -> String {
+    let members = |document: &Value| document.as_object().cloned().unwrap_or_default();
+    let (seen, expected) = (members(seen), members(expected));
+    let keys: BTreeSet<_> = seen.keys().chain(expected.keys()).collect();
+    let line = |key: &String| {
+        let (seen, expected) = (seen.get(key), expected.get(key));
+        let show = |value: Option<&Value>| value.map_or("nothing".to_owned(), Value::to_string);
+        (seen != expected).then(|| format!("{key} is {}, not {}\n", show(seen), show(expected)))
+    };
+    keys.into_iter().filter_map(line).collect()
 }

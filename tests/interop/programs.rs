@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
 use crate::clients::GREETING;
-use crate::expected::{expected, without};
+use crate::expected::{differences, expected, without};
 use crate::fleet::{Fleet, Log, PATIENCE, example};
 use crate::parts::{fastmcp, part, script, sdk2};
 
@@ -156,7 +156,10 @@ impl Cell {
         match seen {
             Err(_) => Err(format!("{self}: it takes longer than {PATIENCE:?}")),
             Ok((seen, _)) if seen == expected => Ok(()),
-            Ok((seen, log)) => Err(format!("{self}: saw {seen:#}\nand said {log}")),
+            Ok((seen, log)) => {
+                let differs = differences(&seen, &expected);
+                Err(format!("{self}:\n{differs}its stderr:\n{log}"))
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use super::super::ledger::Ledger;
 use super::super::value::EXAMPLE_HASHES;
 use super::*;
 
-const EXAMPLE: &str = include_str!("../../../config.example.toml");
+pub(super) const EXAMPLE: &str = include_str!("../../../config.example.toml");
 
 /// The example with its switched-off lines switched on, and with hashes that are not refused.
 pub(super) fn example_in_full() -> String {
@@ -59,8 +59,8 @@ fn what_the_example_switches_off_is_sound_and_elsewhere_at_its_default() {
     assert_eq!(Upstream { source: alone.source.clone(), ..full }, alone);
 }
 
-#[test]
-fn the_example_holds_every_key_that_the_reader_asks_for() {
+/// Every key that the reader asks for while it reads the example in full.
+pub(super) fn asked() -> BTreeSet<String> {
     let text = example_in_full();
     let document = DeTable::parse(&text).unwrap();
     let ledger = Ledger::default();
@@ -69,9 +69,14 @@ fn the_example_holds_every_key_that_the_reader_asks_for() {
     let surroundings = Surroundings { vault, on_disk: false };
     Table::root(&ledger, document.get_ref())
         .walk(|root| Config::read(root, &options, &surroundings));
-    let asked: BTreeSet<String> =
-        ledger.asked.into_inner().iter().map(|path| without_name(path)).collect();
+    ledger.asked.into_inner().iter().map(|path| without_name(path)).collect()
+}
 
+#[test]
+fn the_example_holds_every_key_that_the_reader_asks_for() {
+    let asked = asked();
+    let text = example_in_full();
+    let document = DeTable::parse(&text).unwrap();
     let mut shown = BTreeSet::new();
     collect("", document.get_ref(), &mut shown);
     // What is inherited is shown once, where it is inherited from; a client's rules are like a role's.

@@ -1,0 +1,136 @@
+//! One ask of the command line: it goes out as from a client, and what comes back is a result or a
+//! failure with its exit code.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::io::{self, Write};
+
+use bytes::Bytes;
+
+use super::content::plain;
+use super::failure::Failure;
+use super::house::House;
+use super::{output, waiting};
+use crate::gateway::Fault;
+use crate::json::Object;
+use crate::mcp::call::{Ask, Caller, Method, Outcome};
+use crate::mcp::code;
+use crate::mcp::note::{NoteStream, Notes};
+use crate::mcp::revision::Revision;
+
+/// The largest result that is read.
+const MAX_RESULT_BYTES: usize = 64 << 20;
+
+/// What came of an ask.
+pub(super) struct Answer {
+    /// The result as it came, on one line.
+    text: Bytes,
+    pub(super) result: Object,
+    json: bool,
+}
+
+impl Answer {
+    /// Prints the result: as it came where JSON is wanted, else as `write` does it, which is told
+    /// whether somebody looks.
+    pub(super) fn print(
+        &self,
+        write: fn(&mut dyn Write, &Object, bool) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        output::print(|out| match self.json {
+            true => writeln!(out, "{}", String::from_utf8_lossy(&self.text)),
+            false => write(out, &self.result, output::is_terminal()),
+        })
+    }
+}
+
+/// Sends an ask and collects its result. Progress is shown where somebody looks.
+pub(super) async fn ask(house: &House, method: Method, params: Object) -> Result<Answer, Failure> {
+    let ask = Ask::parse(method, params).map_err(|bad| Failure::Usage(bad.to_string()))?;
+    let key = ask.key.clone();
+    let (notes, heard) = match waiting::is_shown(house.json()) {
+        true => {
+            let (notes, heard) = Notes::channel();
+            (notes, Some(heard))
+        }
+        false => (Notes::unheard(), None),
+    };
+    let progress = RefCell::new(String::new());
+    let caller = Caller { notes, ..Caller::plain(Revision::NEWEST) };
+    let collect = async {
+        let reply = house.guest().ask(ask, caller).await;
+        match reply.map_err(|fault| failure(house, fault))?.outcome {
+            Outcome::Error(error) => Err(refused(&key, error)),
+            Outcome::Result(body) => {
+                let text = body.collect(MAX_RESULT_BYTES).await;
+                text.map_err(|broken| Failure::Unreachable(broken.to_string()))
+            }
+        }
+    };
+    let work = async {
+        tokio::select! {
+            text = collect => text,
+            never = listen(heard, &progress) => match never {},
+        }
+    };
+    let about = || format!("{}{}", plain(&key), progress.borrow());
+    let text = waiting::watched(house.json(), about, work).await?;
+    // What came through all the house's limits is not judged by its depth here.
+    let result = Object::parse_within(text.clone(), usize::MAX).unwrap_or_default();
+    match result.get_string("resultType").as_deref() {
+        Some("input_required") => Err(question(&key, &result)),
+        _ => Ok(Answer { text, result, json: house.json() }),
+    }
+}
+
+/// Keeps the last progress in words.
+async fn listen(heard: Option<NoteStream>, progress: &RefCell<String>) -> Infallible {
+    let Some(mut heard) = heard else { return std::future::pending().await };
+    loop {
+        let note = heard.next().await;
+        let of = note.get("total").map(|total| format!("/{total}")).unwrap_or_default();
+        let at = note.get("progress").unwrap_or_default();
+        let message = note.get_string("message").unwrap_or_default();
+        *progress.borrow_mut() = plain(&format!(": {at}{of} {message}"));
+    }
+}
+
+fn failure(house: &House, fault: Fault) -> Failure {
+    match fault {
+        // It was there a moment ago.
+        Fault::NoSuchItem { kind, key } => match house.find(kind, &key) {
+            Err(failure) => failure,
+            Ok(_) => Failure::Unreachable(format!("the {kind} `{key}` comes and goes")),
+        },
+        Fault::Upstream { upstream, cause } => {
+            Failure::Unreachable(format!("upstream `{upstream}`: {}", plain(&cause.to_string())))
+        }
+        Fault::Request(text) => Failure::Usage(text),
+        Fault::TooBusy { .. } => Failure::Unreachable("too busy".to_owned()),
+    }
+}
+
+/// An upstream's error object, in words.
+fn refused(key: &str, error: Bytes) -> Failure {
+    let error = Object::parse_within(error, usize::MAX).unwrap_or_default();
+    let message = plain(&error.get_string("message").unwrap_or_default());
+    let code = error.get("code").and_then(|code| code.parse::<i64>().ok());
+    let hint = match code {
+        Some(code::MISSING_CLIENT_CAPABILITY) => {
+            "; it wants to ask its client something, which the command line cannot answer"
+        }
+        _ => "",
+    };
+    Failure::Answered(format!("{key}: {message}{hint}"))
+}
+
+/// The upstream asks something back.
+fn question(key: &str, result: &Object) -> Failure {
+    let requests = result.get_object("inputRequests").unwrap_or_default();
+    let first = requests.keys().next().and_then(|name| requests.get_object(name));
+    let params = first.and_then(|request| request.get_object("params")).unwrap_or_default();
+    let asked = params.get_string("message").map(|text| format!(" (\"{}\")", plain(&text)));
+    Failure::Answered(format!(
+        "{key}: it asks its client something{}, which the command line cannot answer",
+        asked.unwrap_or_default()
+    ))
+}

@@ -1,0 +1,90 @@
+//! What stands below each command's `--help`: examples, and the exit codes.
+
+pub(super) const WEIR: &str = "\
+Exit codes: 0 done, 2 wrong usage, 3 not authenticated, 4 an upstream cannot be reached, 5 the answer \
+was an error, 6 denied, 74 the output could not be written, 78 wrong configuration, 130 and 143 stopped \
+by a signal.";
+
+pub(super) const SERVE: &str = "\
+Examples:
+  weir serve                              # at http://127.0.0.1:8642/mcp, unless configured
+  weir serve --config /etc/weir/weir.toml
+  WEIR_LOG=weir=debug weir serve          # tell more in the log";
+
+pub(super) const STDIO: &str = "\
+Examples:
+  weir stdio                              # as an IDE's configuration names it
+  weir stdio --as visitor                 # see what that client sees";
+
+pub(super) const CHECK: &str = "\
+Examples:
+  weir check                              # the file, then each upstream; exit code 4 if one is down
+  weir check --offline                    # the file only
+  weir check --json | jq '.upstreams[] | select(.ok | not)'";
+
+pub(super) const LIST: &str = "\
+Examples:
+  weir list                               # prompts, a line each
+  weir list tools --upstream notes        # what one upstream has; no other is started
+  weir list tools --json                  # whole definitions
+  weir list --as visitor                  # what that client sees";
+
+pub(super) const GET: &str = "\
+Examples:
+  weir get house__greeting who=Ada
+  weir get house__review diff=\"$(git diff)\" --json
+
+Only the upstream that the name belongs to is started.";
+
+pub(super) const CALL: &str = "\
+Examples:
+  weir call notes__add_note text='Buy milk'
+  weir call notes__slow_count to=5 delay_ms=100
+  weir call notes__echo deep:='{\"a\":[1,2]}'
+  weir call notes__echo --args @arguments.json
+  jq -n '{text: \"x\"}' | weir call notes__add_note --args -
+
+What the tool takes is checked first, unless --args is given. A tool that answers that it failed: its \
+answer is printed, and the exit code is 5. Only the upstream that the name belongs to is started.";
+
+pub(super) const READ: &str = "\
+Examples:
+  weir read note:///1
+  weir read product:///logo.png > logo.png
+
+Where standard output is no terminal, text and bytes are written exactly as they are. Only upstreams \
+whose `resources` rules let the URI out are started, and the first that has it answers.";
+
+pub(super) const INIT: &str = "\
+Examples:
+  weir init                               # a weir.toml and a prompt to begin with
+  weir init --from cursor                 # the servers that Cursor has, in weir.toml
+  weir init --from ./mcp.json --print     # those of a file, whichever client's it is";
+
+pub(super) const CONNECT: &str = "\
+Examples:
+  weir connect claude-code                # the entry, to be pasted
+  weir connect vscode --scope project --write
+  weir connect codex --http --key-env WEIR_KEY";
+
+pub(super) const COMPLETE: &str = "\
+Examples:
+  weir complete prompt notes__summarize-notes style=b
+  weir complete prompt shop__describe-product tone= --given product=gauge
+  weir complete template 'note:///{id}' id=";
+
+pub(super) const COMPLETIONS: &str = "\
+Examples:
+  weir completions bash > ~/.local/share/bash-completion/completions/weir
+  weir completions zsh > ~/.zfunc/_weir
+  weir completions fish > ~/.config/fish/completions/weir.fish";
+
+pub(super) const VERSION: &str = "\
+Examples:
+  weir version
+  weir version --json | jq -r .version";
+
+pub(super) const SCHEMA: &str = "\
+Examples:
+  weir schema > weir.schema.json     # and, first in weir.toml: #:schema ./weir.schema.json
+  weir schema --markdown | less";

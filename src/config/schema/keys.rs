@@ -1,0 +1,318 @@
+//! The table of keys, in the order of the example: all but what an upstream's table holds.
+
+use serde_json::{Value, json};
+
+use super::shape::{self, Shape, duration, size};
+use super::{Key, tuning_keys, upstream_keys};
+use crate::config::access::{AUTH_MODES, KINDS};
+use crate::config::sections::{
+    CONNECTIONS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES, PAGE_SIZES, VERSIONS,
+};
+use crate::config::{Auth, Log, Naming, Protocol, Server};
+
+pub(super) fn all() -> Vec<Key> {
+    vec![
+        include(),
+        Key::new("server", Shape::table(server()), "What clients connect to over HTTP."),
+        Key::new("protocol", Shape::table(protocol()), "How MCP is spoken with clients."),
+        Key::new(
+            "naming",
+            Shape::table(naming()),
+            "How prompts and tools are named towards clients.",
+        ),
+        tuning_keys::defaults(),
+        upstream_keys::upstreams(),
+        Key::new(
+            "auth",
+            Shape::table(auth()),
+            "Who may come in without a key over HTTP. The client of `weir stdio` is whoever starts it, and needs none.",
+        ),
+        roles(),
+        clients(),
+        Key::new(
+            "log",
+            Shape::table(log()),
+            "What Weir tells of itself, always on standard error.",
+        ),
+    ]
+}
+
+/// The word that stands for a choice.
+pub(super) fn word<T: PartialEq>(choices: &[(&'static str, T)], choice: &T) -> Value {
+    choices.iter().find(|(_, it)| it == choice).map_or(Value::Null, |(word, _)| (*word).into())
+}
+
+fn include() -> Key {
+    let files = Shape::list(Shape::Text("path", shape::FILES));
+    Key::new(
+        "include",
+        files,
+        "Further files that belong to this configuration, each relative to the folder of this file. A `*` may \
+         stand in the name of a file, not of a folder; files are read in the order of their names, without those \
+         that begin with a dot. A pattern may match nothing; a file that is named without `*` has to be there.",
+    )
+    .or(json!([]))
+    .example("include = [\"conf.d/*.toml\"]")
+}
+
+// === What clients see ===
+
+fn server() -> Vec<Key> {
+    let default = Server::default();
+    vec![
+        Key::new(
+            "listen",
+            Shape::Text("IP address and port", shape::SOCKET),
+            "The address and port to listen on. Anything but a loopback address (`127.0.0.1`, `[::1]`) can be reached \
+             from the network: then clients need keys, and `public_url` or `allowed_hosts` must be written.",
+        )
+        .or(default.listen.to_string())
+        .example("listen = \"0.0.0.0:8642\""),
+        Key::new(
+            "path",
+            Shape::Text("path of a URL", shape::PATH),
+            "The path of the MCP endpoint: by default clients connect to `http://127.0.0.1:8642/mcp`.",
+        )
+        .or(default.path),
+        Key::new(
+            "public_url",
+            Shape::Text("http or https URL", shape::URL_WITHOUT_QUERY),
+            "The URL under which clients reach Weir, if it is not the address itself: set it when a reverse proxy \
+             stands in front. Its host is accepted as `Host` beside `allowed_hosts`. Without a query.",
+        )
+        .example("public_url = \"https://mcp.example.com\""),
+        Key::new(
+            "allowed_hosts",
+            Shape::list(Shape::Text("host, or host:port", shape::HOST)),
+            "Values of the `Host` header that are accepted, beside that of `public_url`; others get 403. One without a \
+             port is good for every port. On a loopback address the loopback names are accepted anyway.",
+        )
+        .or(json!(default.allowed_hosts))
+        .example("allowed_hosts = [\"weir.lan\", \"10.0.0.5:8642\"]"),
+        Key::new(
+            "allowed_origins",
+            Shape::list(Shape::Text("origin", shape::ORIGIN)),
+            "Values of the `Origin` header that are accepted, for clients that run in a browser; others get 403, and \
+             requests without the header pass. On a loopback address pages of loopback names are accepted anyway.",
+        )
+        .or(json!(default.allowed_origins))
+        .example("allowed_origins = [\"https://app.example.com\"]"),
+        Key::new(
+            "max_body",
+            Shape::Size,
+            "The largest message from a client; a larger one gets 413. Raise it for tools that take big arguments.",
+        )
+        .or(size(default.max_body)),
+        Key::new(
+            "max_connections",
+            Shape::Count(CONNECTIONS),
+            "The most connections at a time; further ones wait until one is closed.",
+        )
+        .or(default.max_connections),
+        Key::new(
+            "shutdown_grace",
+            Shape::Duration,
+            "How long calls that are under way may run on after SIGTERM or SIGINT, before they are broken off.",
+        )
+        .or(duration(default.shutdown_grace)),
+    ]
+}
+
+fn protocol() -> Vec<Key> {
+    let default = Protocol::default();
+    let mut versions = Shape::list(Shape::Choice(VERSIONS.to_vec()));
+    if let Shape::List { count, .. } = &mut versions {
+        *count = (1, None);
+    }
+    vec![
+        Key::new(
+            "versions",
+            versions,
+            "The revisions of MCP that clients may speak, in any order; at least one. Leave it as it is unless a \
+             revision is to be refused.",
+        )
+        .or(json!(default.versions))
+        .example("versions = [\"2026-07-28\", \"2025-11-25\"]"),
+        Key::new(
+            "legacy_sse",
+            Shape::Boolean,
+            "Also serves the deprecated HTTP+SSE pair of 2024-11-05, at `GET /sse` and `POST /messages`, for clients \
+             that know nothing newer. `versions` must then hold a revision before 2026-07-28. Behind a proxy that puts \
+             a path before the two, `public_url` must have that path, too.",
+        )
+        .or(default.legacy_sse),
+        Key::new(
+            "session_ttl",
+            Shape::Duration,
+            "How long a session of a client before 2026-07-28 (`Mcp-Session-Id`) may be idle until it is forgotten; \
+             its client then has to begin a new one.",
+        )
+        .or(duration(default.session_ttl)),
+        Key::new(
+            "sse_keepalive",
+            Shape::Duration,
+            "How often a silent event stream gets a comment, so that nobody on the way takes it for dead. Make it \
+             shorter than the idle time of your proxy.",
+        )
+        .or(duration(default.sse_keepalive)),
+        Key::new("page_size", Shape::Count(PAGE_SIZES), "The most items on one page of a list.")
+            .or(default.page_size),
+    ]
+}
+
+fn naming() -> Vec<Key> {
+    let default = Naming::default();
+    vec![
+        Key::new(
+            "mode",
+            Shape::choice(&NAMING_MODES),
+            "`always`: names are `<prefix><separator><name>`, so that no two upstreams clash. `none`: names stay as \
+             they are, which works with exactly one enabled upstream.",
+        )
+        .or(word(&NAMING_MODES, &default.mode)),
+        Key::new(
+            "separator",
+            Shape::Text("string", shape::SEPARATOR),
+            "What stands between prefix and name: `_`, then at most 7 of A-Z, a-z, 0-9, `_` and `-`. Clients may have \
+             stored the names, so change it only at the start.",
+        )
+        .or(default.separator),
+        Key::new(
+            "max_length",
+            Shape::Count(NAME_LENGTHS),
+            "The longest name in characters; a longer one keeps its end and gains a short hash that stays the same. \
+             Many clients refuse names over 64.",
+        )
+        .or(default.max_length),
+    ]
+}
+
+fn log() -> Vec<Key> {
+    let default = Log::default();
+    vec![
+        Key::new(
+            "level",
+            Shape::choice(&LOG_LEVELS),
+            "The least severe level that is logged. The variable `WEIR_LOG` overrides it, for example \
+             `WEIR_LOG=weir=debug`.",
+        )
+        .or(word(&LOG_LEVELS, &default.level)),
+        Key::new(
+            "format",
+            Shape::choice(&LOG_FORMATS),
+            "`pretty` is for people, `json` for machines; `auto` is `pretty` on a terminal and `json` elsewhere.",
+        )
+        .or(word(&LOG_FORMATS, &default.format)),
+    ]
+}
+
+// === Who may do what ===
+
+fn auth() -> Vec<Key> {
+    let default = Auth::default();
+    vec![
+        Key::new(
+            "mode",
+            Shape::choice(&AUTH_MODES),
+            "`required`: every request needs a client's key. `anonymous`: requests without a key are let in as \
+             `anonymous_role`; on an address that the network can reach this is an error unless Weir is started with \
+             `--allow-anonymous-network`. `auto`: `anonymous` on a loopback address as long as no client is defined, \
+             otherwise `required`.",
+        )
+        .or(word(&AUTH_MODES, &default.mode)),
+        Key::new(
+            "anonymous_role",
+            Shape::Text("name of a role", shape::PLAIN_NAME),
+            "The role of whoever comes in without a key: a `[roles.<name>]` table, or `local`.",
+        )
+        .or(default.anonymous_role),
+    ]
+}
+
+fn roles() -> Key {
+    let rules = Shape::table(rules());
+    Key::new(
+        "roles",
+        Shape::map(shape::PLAIN_NAME, rules),
+        "What a role may use. A role is named by `clients.<name>.role` or `auth.anonymous_role`. Patterns are \
+         `<upstream>/<original name>`.",
+    )
+    .example(
+        "[roles.developer]\nprompts.allow = [\"*\"]\ntools.allow = [\"github/*\", \"wiki/*\"]\n\
+         tools.deny = [\"github/delete_*\"]\nresources.allow = [\"github/repo://public/*\"]",
+    )
+}
+
+/// What a role may use, or a client that has rules of its own.
+fn rules() -> Vec<Key> {
+    let meanings = [
+        (
+            "The prompts that the role may use.",
+            "Patterns of prompts that may be used, each `<upstream>/<original name>`, or `*` for all. What no \
+             pattern allows is not listed either.",
+            "Patterns of prompts that may not be used, although `allow` names them: deny wins.",
+        ),
+        (
+            "The tools that the role may use.",
+            "Patterns of tools that may be called, as for prompts.",
+            "Patterns of tools that may not be called, although `allow` names them.",
+        ),
+        (
+            "The resources and resource templates that the role may use.",
+            "Patterns of resources and resource templates that may be read: `<upstream>/<URI>`.",
+            "Patterns of resources and templates that may not be read, although `allow` names them.",
+        ),
+    ];
+    let pattern = || Shape::Text("`<upstream>/<original name>`", shape::POLICY_PATTERN);
+    let kind = |(kind, (all, allow, deny))| {
+        let allow = Key::new("allow", Shape::list(pattern()), allow).or(json!([]));
+        let deny = Key::new("deny", Shape::list(pattern()), deny).or(json!([]));
+        Key::new(kind, Shape::table(vec![allow, deny]), all)
+    };
+    KINDS.into_iter().zip(meanings).map(kind).collect()
+}
+
+fn clients() -> Key {
+    let any_rule = KINDS.map(|kind| json!({ "required": [kind] }));
+    let role_or_rules = json!({ "oneOf": [{ "required": ["role"] }, { "anyOf": any_rule }] });
+    let hashes = Shape::List {
+        of: Box::new(Shape::Text("64 hexadecimal digits", shape::HASH)),
+        count: (1, Some(2)),
+    };
+    let mut keys = vec![
+        Key::new(
+            "key_sha256",
+            hashes,
+            "The SHA-256 of the client's key: one, or two while you replace a key by a new one. No two clients may \
+             share one.",
+        )
+        .required()
+        .example("key_sha256 = [\"<output of: printf %s KEY | sha256sum>\"]"),
+        Key::new(
+            "role",
+            Shape::Text("name of a role", shape::PLAIN_NAME),
+            "What the client may use: a `[roles.<name>]` table, or `local`. A client has either a role or rules of its \
+             own.",
+        ),
+        Key::new(
+            "expires",
+            Shape::Moment,
+            "The moment from which the client's keys are refused: date, time and offset, without quotes.",
+        )
+        .or_else("never")
+        .example("expires = 2027-06-30T00:00:00Z"),
+    ];
+    let own =
+        "Rules of the client's own, instead of `role`; what they do not allow, it may not use.";
+    keys.extend(rules().into_iter().map(|kind| Key { meaning: own, ..kind }.told_at("roles")));
+    Key::new(
+        "clients",
+        Shape::map(shape::PLAIN_NAME, Shape::Table { keys, rules: role_or_rules }),
+        "Somebody who comes in with a key, and what that client may use: `role`, or rules of its own.",
+    )
+    .example(
+        "[clients.alice-laptop]\nkey_sha256 = [\"<output of: printf %s KEY | sha256sum>\"]\nrole = \"developer\"\n\n\
+         [clients.ci]                     # rules of its own instead of a role\n\
+         key_sha256 = [\"<another hash>\"]\nprompts.allow = [\"house/*\"]",
+    )
+}

@@ -1,0 +1,112 @@
+//! The keys of `[defaults]`, which an upstream's own table can say, too.
+
+use super::keys::word;
+use super::shape::{Shape, duration, size};
+use super::{Fallback, Key};
+use crate::config::tuning::{CALLS, ERAS, ITEMS, PAGES, Tuning};
+
+pub(super) fn defaults() -> Key {
+    Key::new(
+        "defaults",
+        Shape::table(tuning()),
+        "What every upstream inherits. Its own table may say otherwise, key by key.",
+    )
+}
+
+/// The same keys in an upstream's own table.
+pub(super) fn inherited() -> Vec<Key> {
+    tuning().into_iter().map(inherit).collect()
+}
+
+fn tuning() -> Vec<Key> {
+    let default = Tuning::default();
+    let (times, retry) = (default.timeouts, default.retry);
+    let timeouts = vec![
+        Key::new(
+            "startup",
+            Shape::Duration,
+            "How long a server may take from its start, or from connecting, until it is ready. Raise it for programs \
+             that are downloaded when they are first started.",
+        )
+        .or(duration(times.startup)),
+        Key::new("list", Shape::Duration, "How long one list may take, through all of its pages.")
+            .or(duration(times.list)),
+        Key::new(
+            "call",
+            Shape::Duration,
+            "How long one call may take; if its client asked for progress, how long it may be silent. Not longer than \
+             `call_max`.",
+        )
+        .or(duration(times.call)),
+        Key::new("call_max", Shape::Duration, "How long one call may take in all, whatever its progress.")
+            .or(duration(times.call_max)),
+        Key::new(
+            "reset_on_progress",
+            Shape::Boolean,
+            "Whether progress begins `call` anew. With `false` a call ends after `call`.",
+        )
+        .or(times.reset_on_progress),
+    ];
+    let pauses = vec![
+        Key::new(
+            "backoff",
+            Shape::Duration,
+            "The first pause before connecting again to a server that was lost; it doubles each time. Not longer than \
+             `max_backoff`.",
+        )
+        .or(duration(retry.backoff)),
+        Key::new("max_backoff", Shape::Duration, "The longest pause.").or(duration(retry.max_backoff)),
+        Key::new(
+            "jitter",
+            Shape::Boolean,
+            "Varies the pauses at random, so that many gateways do not come back at the same moment.",
+        )
+        .or(retry.jitter),
+    ];
+    let limits = vec![
+        Key::new(
+            "concurrency",
+            Shape::Count(CALLS),
+            "The most calls in flight at a time. Up to 128 further ones wait for at most a second; who has no turn \
+             by then is refused.",
+        )
+        .or_else("64; 256 for an upstream with a `url`"),
+        Key::new(
+            "max_message",
+            Shape::Size,
+            "The largest message from the server; a call that is answered with a larger one fails.",
+        )
+        .or(size(default.max_message)),
+        Key::new("max_items", Shape::Count(ITEMS), "The most items that are taken from one list; the rest is left out.")
+            .or(default.max_items),
+        Key::new("max_pages", Shape::Count(PAGES), "The most pages that are read of one list; the rest is left out.")
+            .or(default.max_pages),
+    ];
+    vec![
+        Key::new(
+            "era",
+            Shape::choice(&ERAS),
+            "Which MCP the server speaks: `modern` is 2026-07-28 or later, `legacy` everything before. `auto` finds out \
+             by asking, which costs a request or two when connecting.",
+        )
+        .or(word(&ERAS, &default.era)),
+        Key::new("timeouts", Shape::table(timeouts), "How long things may take.")
+            .example("timeouts = { call = \"2m\", call_max = \"1h\" }"),
+        Key::new("retry", Shape::table(pauses), "When to connect again."),
+        Key::new("limits", Shape::table(limits), "How much a server may send, and how many calls it gets.")
+            .example("limits.max_message = \"32MiB\""),
+    ]
+}
+
+fn inherit(key: Key) -> Key {
+    let none = |keys: Vec<Key>| keys.into_iter().map(inherit).collect();
+    let shape = match key.shape {
+        Shape::Table { keys, rules } => Shape::Table { keys: none(keys), rules },
+        plain => plain,
+    };
+    let fallback = match key.fallback {
+        Fallback::Nothing => Fallback::Nothing,
+        _ => Fallback::Told("as in `[defaults]`"),
+    };
+    Key { shape, fallback, ..key }.told_at("defaults")
+}

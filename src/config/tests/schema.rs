@@ -1,0 +1,350 @@
+//! The description of the keys agrees with the reader, and the files made from it are those that are shipped.
+
+#![expect(clippy::disallowed_types, reason = "a schema is read here, no payload passes")]
+
+use std::collections::BTreeSet;
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use super::super::schema::{Fallback, Key, Shape, keys, secret, toml as written};
+use super::super::tuning::{CONCURRENCY, HTTP_CONCURRENCY};
+use super::example::{EXAMPLE, asked, example_in_full};
+use super::*;
+
+fn validator() -> Validator {
+    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    jsonschema::draft7::new(&schema).unwrap()
+}
+
+/// A file as validators of TOML see it: a date is a string.
+fn to_json(text: &str) -> Value {
+    fn value(toml: toml::Value) -> Value {
+        match toml {
+            toml::Value::String(text) => text.into(),
+            toml::Value::Integer(number) => number.into(),
+            toml::Value::Float(number) => number.into(),
+            toml::Value::Boolean(yes) => yes.into(),
+            toml::Value::Datetime(moment) => moment.to_string().into(),
+            toml::Value::Array(list) => list.into_iter().map(value).collect(),
+            toml::Value::Table(table) => {
+                Value::Object(table.into_iter().map(|(name, it)| (name, value(it))).collect())
+            }
+        }
+    }
+    value(toml::Value::Table(toml::from_str(text).unwrap_or_else(|e| panic!("{e}\n{text}"))))
+}
+
+/// What the schema has against a file; nothing if it is sound.
+fn objections(validator: &Validator, text: &str) -> String {
+    let document = to_json(text);
+    let errors = validator.iter_errors(&document);
+    errors.map(|e| format!("{}: {e}\n", e.instance_path())).collect()
+}
+
+// === The keys ===
+
+/// The paths of all keys below a table.
+fn described(table: &[Key], path: &str, paths: &mut BTreeSet<String>) {
+    for key in table {
+        let path =
+            if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
+        paths.insert(path.clone());
+        match &key.shape {
+            Shape::Table { keys, .. } => described(keys, &path, paths),
+            Shape::Map { of, .. } => match &**of {
+                Shape::Table { keys, .. } => described(keys, &format!("{path}.<name>"), paths),
+                Shape::Secret(_) => {
+                    paths.insert(format!("{path}.<name>"));
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn every_key_that_the_reader_asks_for_is_described_and_no_other() {
+    let mut paths = BTreeSet::new();
+    described(&keys(), "", &mut paths);
+    described(&secret(), "<secret>", &mut paths);
+    let asked = asked();
+    assert_eq!(
+        asked.difference(&paths).collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "not described"
+    );
+    assert_eq!(
+        paths.difference(&asked).collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "not asked for"
+    );
+}
+
+// === The defaults ===
+
+/// A line for each described default of a table, but for the keys left out.
+fn defaults(table: &[Key], path: &str, without: &[&str]) -> String {
+    let line = |key: &Key| {
+        let path = format!("{path}{}", key.name);
+        match (&key.fallback, &key.shape) {
+            (Fallback::Is(default), _) => format!("{path} = {}\n", written(default)),
+            (_, Shape::Table { keys, .. }) => defaults(keys, &format!("{path}."), &[]),
+            _ => String::new(),
+        }
+    };
+    table.iter().filter(|key| !without.contains(&key.name)).map(line).collect()
+}
+
+/// The keys of a table of the top.
+fn keys_of(name: &str) -> Vec<Key> {
+    let key = keys().into_iter().find(|key| key.name == name).unwrap();
+    match key.shape {
+        Shape::Table { keys, .. } => keys,
+        Shape::Map { of, .. } => match *of {
+            Shape::Table { keys, .. } => keys,
+            _ => panic!("{name} holds tables"),
+        },
+        _ => panic!("{name} is a table"),
+    }
+}
+
+#[test]
+fn the_described_defaults_are_those_of_the_reader() {
+    let house = |lines: &str| format!("[upstreams.a]\nprompts_dir = \"p\"\n{lines}");
+    let process = |lines: &str| format!("[upstreams.b]\ncommand = \"x\"\n{lines}");
+    let network = |lines: &str| format!("[upstreams.c]\nurl = \"http://h/\"\n{lines}");
+    let guest = |lines: &str| format!("[roles.guest]\n{lines}");
+    let plain = [house(""), process(""), network(""), guest("")].concat();
+
+    let upstream = keys_of("upstreams");
+    let (of_process, of_network) =
+        (["args", "env", "pass_env", "cwd"], ["headers", "auth", "transport"]);
+    let mut full = String::from("include = []\n");
+    for table in ["server", "protocol", "naming", "defaults", "auth", "log"] {
+        full += &format!("[{table}]\n{}", defaults(&keys_of(table), "", &[]));
+    }
+    full += &house(&defaults(&upstream, "", &[of_process.as_slice(), &of_network].concat()));
+    full += &process(&defaults(&upstream, "", &of_network));
+    full += &network(&defaults(&upstream, "", &of_process));
+    full += &guest(&defaults(&keys_of("roles"), "", &[]));
+
+    assert!(
+        full.contains("max_backoff = \"30s\"") && full.contains("transport = \"auto\""),
+        "{full}"
+    );
+    assert_eq!(config(&full), config(&plain), "{full}");
+    assert_eq!(objections(&validator(), &full), "");
+    let told = format!("default: {CONCURRENCY}; {HTTP_CONCURRENCY} for an upstream with a `url`");
+    assert!(page().contains(&told), "the page says {told}");
+}
+
+// === The schema ===
+
+#[test]
+fn the_schema_is_one_and_every_editor_can_follow_it() {
+    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    jsonschema::draft7::meta::validate(&schema).unwrap();
+    let text = schema.to_string();
+    assert!(!text.contains("\"allOf\"") && !text.contains("\"$ref\""));
+}
+
+#[test]
+fn the_files_that_are_shipped_are_sound_by_the_schema() {
+    let validator = validator();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = vec![EXAMPLE.to_owned(), example_in_full()];
+    // The demonstration puts in where its servers are.
+    files.push(
+        include_str!("../../cli/demo.toml").replace("{modern_http}", "http://127.0.0.1:1/mcp"),
+    );
+    for entry in std::fs::read_dir(root.join("deploy/config")).unwrap() {
+        files.push(std::fs::read_to_string(entry.unwrap().path()).unwrap());
+    }
+    assert!(files.len() > 3);
+    for file in files {
+        assert_eq!(objections(&validator, &file), "", "{file}");
+    }
+}
+
+/// Files that are sound.
+const SOUND: [&str; 22] = [
+    "[upstreams.a]\nprompts_dir = \"p\"\ntimeouts.call = \"5s\"\nlimits.concurrency = 7\nretry.jitter = false",
+    "[upstreams.a-1]\ncommand = \"x\"\nargs = [\"\", \"-y\"]\nenv = { A = \"\", B = { env = \"SET\" } }",
+    "[upstreams.a]\nurl = \"HTTPS://h:1/x?y=z\"\nheaders = { Authorization = \"a b\", X = { command = [\"x\", \"\"] } }",
+    "[upstreams.a]\nurl = \"http://[::1]:80\"\nauth = { type = \"basic\", user = \"\", password = \"a:b c\" }",
+    "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"bearer\", token = { env = \"SET\" } }\ntransport = \"sse\"",
+    "[upstreams.a]\nurl = \"http://h\"\nauth.type = \"${KIND:-none}\"",
+    "[upstreams.a]\nenabled = false\nurl = \"${GONE}\"\nauth = { type = \"bearer\", token = { file = \"gone\" } }",
+    "[upstreams.a]\ncommand = \"x\"\nrename = { \"prompts/a/b\" = \"c\", \"tools/x\" = \"c\" }\nprefix = \"b\"",
+    "[upstreams.a]\ncommand = \"x\"\nera = \"${ERA:-legacy}\"\ntimeouts.list = \"${TIME:-2s}\"",
+    "[server]\nlisten = \"${WEIR_LISTEN:-127.0.0.1:8642}\"\nmax_body = \"${SIZE:-4MiB}\"",
+    "[server]\nlisten = \"[::1]:1\"\nmax_body = 4096\nmax_connections = 0x10\nshutdown_grace = \"0250ms\"",
+    "[server]\nallowed_hosts = [\"A.b\", \"[::1]:80\", \"10.0.0.5\"]\nallowed_origins = [\"https://a:1\", \"app+x://b\"]",
+    "[server]\npublic_url = \"https://a/x\"\npath = \"/a$$b\"",
+    "[protocol]\nversions = [\"2024-11-05\", \"${REVISION:-2026-07-28}\"]\nlegacy_sse = true",
+    "[naming]\nseparator = \"_-x\"\nmax_length = 56",
+    "[roles.a_B-1]\nprompts.allow = [\"*\", \"*/x\", \"house/a/b\", \"${WHO:-house}/*\"]\ntools = {}",
+    "[roles.guest]\n[auth]\nmode = \"anonymous\"\nanonymous_role = \"guest\"",
+    "[clients.a]\nrole = \"local\"\nexpires = 2000-03-01 01:00:00.5+01:00\n\
+     key_sha256 = [\"Aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"]",
+    "[clients.a]\ntools.allow = [\"house/*\"]\n\
+     key_sha256 = [\"${HASH:-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}\"]",
+    "[log]\nlevel = \"trace\"\nformat = \"${FORMAT:-json}\"",
+    "[defaults]\nlimits = { concurrency = 1, max_pages = 100000 }\nretry = { backoff = \"1ms\" }",
+    "include = []",
+];
+
+/// Files with a mistake that a schema can tell.
+const MISTAKEN: [&str; 57] = [
+    "include = [\"*/a.toml\"]",
+    "[server]\nlistne = \"127.0.0.1:1\"",
+    "[log]\ncolor = \"red\"",
+    "log = \"info\"",
+    "[server]\nallowed_hosts = \"a\"",
+    "[server]\nallowed_hosts = [\"https://a\"]",
+    "[server]\nallowed_origins = [\"*\"]",
+    "[server]\nallowed_origins = [\"https://a/b\"]",
+    "[server]\npath = 7",
+    "[server]\npath = \"mcp\"",
+    "[server]\npath = \"/mcp?x\"",
+    "[server]\nlisten = \"localhost:8642\"",
+    "[server]\nlisten = \":8642\"",
+    "[server]\npublic_url = \"https://a/?x\"",
+    "[server]\npublic_url = \"mcp.example.com\"",
+    "[server]\nmax_body = \"0MiB\"",
+    "[server]\nmax_body = \"4MB\"",
+    "[server]\nmax_body = -4",
+    "[server]\nmax_connections = 0",
+    "[server]\nmax_connections = 1000001",
+    "[server]\nmax_connections = \"${MANY:-10}\"",
+    "[server]\nshutdown_grace = \"0s\"",
+    "[server]\nshutdown_grace = \"1.5s\"",
+    "[protocol]\nsession_ttl = 30",
+    "[protocol]\nversions = []",
+    "[protocol]\nversions = [\"2025-06-81\"]",
+    "[protocol]\nlegacy_sse = \"yes\"",
+    "[naming]\nmode = \"sometimes\"",
+    "[naming]\nseparator = \"-\"",
+    "[naming]\nmax_length = 12",
+    "[defaults]\ntimeouts = { cal = \"20m\" }",
+    "[upstreams.House]\ncommand = \"x\"",
+    "[upstreams]\nhouse = \"p\"",
+    "[upstreams.a]",
+    "[upstreams.a]\ncommand = \"x\"\nurl = \"http://h/\"",
+    "[upstreams.a]\nurl = \"http://h/\"\nargs = [\"x\"]",
+    "[upstreams.a]\ncommand = \"x\"\nheaders = {}",
+    "[upstreams.a]\ncommand = \"x\"\ntransport = \"http\"",
+    "[upstreams.a]\ncommand = \"\"",
+    "[upstreams.a]\ncommand = \"x\"\nenv = { \"A=B\" = \"x\" }",
+    "[upstreams.a]\ncommand = \"x\"\nenv = { A = { env = \"SET\", file = \"x\" } }",
+    "[upstreams.a]\ncommand = \"x\"\nenv = { A = {} }",
+    "[upstreams.a]\ncommand = \"x\"\nrename = { \"resources/x\" = \"y\" }",
+    "[upstreams.a]\ncommand = \"x\"\nrename = { \"tools/x\" = \"a b\" }",
+    "[upstreams.a]\ncommand = \"x\"\nprompts.allow = [\"\"]",
+    "[upstreams.a]\nprompts_dir = \"p\"\nera = \"modern\"",
+    "[upstreams.a]\nprompts_dir = \"p\"\ntimeouts = { list = \"5s\", call = \"5s\" }",
+    "[upstreams.a]\nurl = \"https://me:hunter2@h/\"",
+    "[upstreams.a]\nurl = \"http://h/\"\nheaders = { hOst = \"x\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\nheaders = { Mcp-Name = \"x\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\nheaders = { X = \"a\\u0001\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\ntransport = \"sse\"\nera = \"modern\"",
+    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"bearer\", user = \"a\", token = \"b\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"basic\", user = \"a\" }",
+    "[upstreams.a]\nurl = \"http://h/\"\nheaders = { authorization = \"x\" }\nauth = { type = \"none\" }",
+    "[roles.guest]\nprompts.allow = [\"house\"]",
+    "[clients.a]\nrole = \"local\"\nprompts.allow = [\"house/*\"]\n\
+     key_sha256 = [\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"]",
+];
+
+/// Files with a mistake that is left to `weir check`: it lies between tables, or is no matter of form.
+const BEYOND: [&str; 6] = [
+    "[defaults]\ntimeouts = { call = \"20m\" }",
+    "[server]\nshutdown_grace = \"8761h\"",
+    "[naming]\nmode = \"none\"\n[upstreams.b]\ncommand = \"x\"\n[upstreams.c]\ncommand = \"x\"",
+    "[auth]\nanonymous_role = \"nobody\"",
+    "[server]\nlisten = \"${GONE}\"",
+    "[protocol]\nlegacy_sse = true\nversions = [\"2026-07-28\"]",
+];
+
+/// Completes a sample that is about something else than upstreams, and asks reader and schema.
+fn verdicts(validator: &Validator, sample: &str) -> (bool, bool) {
+    let text = match sample.contains("[upstreams") {
+        true => sample.to_owned(),
+        false => format!("{sample}\n{HOUSE}"),
+    };
+    let options =
+        Options { environment: [("SET", "x")].into_iter().collect(), ..Options::default() };
+    let main = file(Path::new("weir.toml"), text.clone());
+    let read = Config::judge(&main, &options, false, false).is_ok();
+    (read, objections(validator, &text).is_empty())
+}
+
+#[test]
+fn the_schema_refuses_what_the_reader_refuses_and_nothing_else() {
+    let validator = validator();
+    let all = [(&SOUND[..], (true, true)), (&MISTAKEN, (false, false)), (&BEYOND, (false, true))];
+    for (samples, expected) in all {
+        for sample in samples {
+            assert_eq!(verdicts(&validator, sample), expected, "reader and schema on:\n{sample}");
+        }
+    }
+    // A file may leave its upstreams to those that it includes, or be included itself.
+    assert!(parse("").is_err() && objections(&validator, "[log]\nlevel = \"info\"").is_empty());
+}
+
+#[test]
+fn the_schema_explains_and_gives_the_default() {
+    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    let key = schema.pointer("/properties/upstreams/additionalProperties/properties/enabled");
+    assert_eq!(key.and_then(|key| key.get("default")), Some(&json!(true)));
+    let all = schema.to_string();
+    assert_eq!(all.matches("\"description\":\"\"").count(), 0);
+    assert!(all.matches("\"description\":").count() > 100);
+}
+
+// === The files ===
+
+#[test]
+fn the_files_made_from_the_description_are_up_to_date() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = [
+        ("config.schema.json", schema(), "schema"),
+        ("docs/configuration.md", page(), "schema --markdown"),
+    ];
+    for (name, made, arguments) in files {
+        if std::env::var_os("WEIR_WRITE_DOCS").is_some() {
+            std::fs::write(root.join(name), &made).unwrap();
+        }
+        let shipped = std::fs::read_to_string(root.join(name)).unwrap_or_default();
+        assert!(
+            shipped == made,
+            "{name} is old: write it with `cargo run -- {arguments} > {name}`"
+        );
+    }
+}
+
+#[test]
+fn the_page_leads_somewhere_and_its_examples_are_sound() {
+    let (page, validator) = (page(), validator());
+    let anchor = |title: &str| {
+        let kept = |c: &char| c.is_alphanumeric() || *c == '-' || *c == '_' || *c == ' ';
+        title.chars().filter(kept).collect::<String>().trim().to_lowercase().replace(' ', "-")
+    };
+    let titles = page.lines().filter(|line| line.starts_with('#'));
+    let anchors: BTreeSet<_> = titles.map(anchor).collect();
+    for link in page.split("](#").skip(1) {
+        let target = link.split(')').next().unwrap_or_default();
+        assert!(anchors.contains(target), "no section #{target}");
+    }
+    let blocks = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    for block in blocks {
+        let document = to_json(block);
+        let is_whole = block.lines().any(|line| line.starts_with(['[', '#']))
+            || document.get("include").is_some();
+        if is_whole && !block.contains('<') {
+            assert_eq!(objections(&validator, block), "", "{block}");
+        }
+    }
+}

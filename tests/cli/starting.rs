@@ -1,0 +1,212 @@
+//! Only the upstreams that are needed are started. Each one here would leave a mark.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use insta::assert_snapshot;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{folder, runs, script, scripted, shown, was_started, weir};
+
+/// Two servers, one whose program is not there, one that is switched off, and a prompt library.
+fn street() -> tempfile::TempDir {
+    let config = [
+        scripted("near"),
+        "prefix = \"n\"\nresources.allow = [\"near:*\"]\n".to_owned(),
+        "rename = { \"tools/old\" = \"new\" }\n".to_owned(),
+        scripted("far"),
+        "resources.deny = [\"near:*\"]\n".to_owned(),
+        "[upstreams.gone]\ncommand = \"/nonexistent/server\"\n".to_owned(),
+        "resources.allow = [\"gone:*\"]\n".to_owned(),
+        scripted("attic"),
+        "enabled = false\n".to_owned(),
+        "[upstreams.house]\nprompts_dir = \"prompts\"\n".to_owned(),
+    ];
+    let folder = folder(&config.concat());
+    let long = "x".repeat(100);
+    let tools = format!(
+        r#""result":{{"tools":[{{"name":"old","inputSchema":{{}}}},{{"name":"{long}","inputSchema":{{}}}}]}}"#
+    );
+    let resources = r#""result":{"resources":[{"uri":"near:1","name":"one"}]}"#;
+    let templates = r#""result":{"resourceTemplates":[{"uriTemplate":"near:{id}","name":"t"}]}"#;
+    let answers = [
+        ("tools/list", tools.as_str()),
+        ("resources/list", resources),
+        ("resources/templates/list", templates),
+        ("tools/call", r#""result":{"content":[{"type":"text","text":"called"}]}"#),
+        ("resources/read", r#""result":{"contents":[{"uri":"near:1","text":"read"}]}"#),
+        ("completion/complete", r#""result":{"completion":{"values":["done"]}}"#),
+    ];
+    for name in ["near", "far", "attic"] {
+        script(folder.path(), name, &answers);
+    }
+    folder
+}
+
+/// Runs a command, and tells which servers it has started.
+fn started(folder: &Path, arguments: &[&str]) -> (String, Vec<&'static str>) {
+    let shown = shown(folder, arguments);
+    let started: Vec<_> =
+        ["near", "far", "attic"].into_iter().filter(|name| was_started(folder, name)).collect();
+    for name in &started {
+        std::fs::remove_file(folder.join(format!("{name}.started"))).expect("removed");
+    }
+    (shown, started)
+}
+
+#[test]
+fn one_item_needs_one_upstream_and_its_neighbours_are_not_heard_of() {
+    let folder = street();
+    let (_, out, _) = weir(folder.path(), &["list", "tools", "--upstream", "near"]);
+    let short = out.split_whitespace().find(|name| name.contains("xxx")).expect("listed");
+    for arguments in [
+        &["call", "n__new"][..],
+        &["call", short],
+        &["read", "near:1"],
+        &["read", "near:2"],
+        &["complete", "template", "near:{id}", "id="],
+        &["list", "tools", "--upstream", "near"],
+    ] {
+        std::fs::remove_file(folder.path().join("near.started")).ok();
+        let (shown, started) = started(folder.path(), arguments);
+        assert!(shown.ends_with("=> 0\n") && !shown.contains("! "), "{shown}");
+        assert_eq!(started, ["near"], "{arguments:?}");
+    }
+    let (shown, started) = started(folder.path(), &["get", "house__greeting", "who=Ada"]);
+    assert!(shown.contains("Hello, Ada!") && !shown.contains("! "), "{shown}");
+    assert!(started.is_empty());
+}
+
+#[test]
+fn a_list_starts_all_that_are_on_unless_told() {
+    let folder = street();
+    let (_, all) = started(folder.path(), &["list", "tools"]);
+    assert_eq!(all, ["near", "far"]);
+    let (_, named) = started(folder.path(), &["list", "--upstream", "far", "--upstream", "house"]);
+    assert_eq!(named, ["far"]);
+}
+
+#[test]
+fn what_no_upstream_can_have_starts_nothing() {
+    let folder = street();
+    let mut all = String::new();
+    for arguments in [
+        &["call", "near__new"][..],
+        &["call", "hous__greeting"],
+        &["get", "greeting"],
+        &["get", "attic__x"],
+        &["list", "--upstream", "attic"],
+        &["list", "--upstream", "fur"],
+    ] {
+        let (shown, started) = started(folder.path(), arguments);
+        assert!(started.is_empty(), "{arguments:?}");
+        all += &shown;
+    }
+    assert_snapshot!(all, @r"
+    $ weir call near__new
+    ! weir: no tool `near__new`; did you mean `n__new`? upstreams: near (prefix n), far, gone, house, attic (switched off)
+    => 2
+    $ weir call hous__greeting
+    ! weir: no tool `hous__greeting`; did you mean `house__greeting`? upstreams: near (prefix n), far, gone, house, attic (switched off)
+    => 2
+    $ weir get greeting
+    ! weir: no prompt `greeting`: names begin with their upstream's, as in `n__greeting`; upstreams: near (prefix n), far, gone, house, attic (switched off)
+    => 2
+    $ weir get attic__x
+    ! weir: upstream `attic` is switched off: its table says `enabled = false`
+    => 4
+    $ weir list --upstream attic
+    ! weir: upstream `attic` is switched off: its table says `enabled = false`
+    => 4
+    $ weir list --upstream fur
+    ! weir: no upstream `fur`; did you mean `far`? upstreams: near (prefix n), far, gone, house, attic (switched off)
+    => 2
+    ");
+}
+
+#[test]
+fn an_upstream_that_cannot_be_reached_is_named_with_its_reason() {
+    let folder = street();
+    let all = [
+        shown(folder.path(), &["get", "gone__x"]),
+        shown(folder.path(), &["read", "gone:1"]),
+        shown(folder.path(), &["list", "prompts", "--upstream", "gone"]),
+    ];
+    assert_snapshot!(all.concat(), @r"
+    $ weir get gone__x
+    ! weir: no prompt `gone__x`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server
+    => 4
+    $ weir read gone:1
+    ! weir: no resource `gone:1`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server
+    => 4
+    $ weir list prompts --upstream gone
+    ! weir: the list is not whole: upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server
+    => 4
+    ");
+}
+
+#[test]
+fn hints_follow_the_configured_separator() {
+    let folder =
+        folder("[naming]\nseparator = \"_-\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n");
+    let all = [
+        shown(folder.path(), &["get", "house_-greting"]),
+        shown(folder.path(), &["get", "hause_-greeting"]),
+        shown(folder.path(), &["get", "house__greeting"]),
+    ];
+    assert_snapshot!(all.concat(), @r"
+    $ weir get house_-greting
+    ! weir: no prompt `house_-greting`; did you mean `house_-greeting`?
+    => 2
+    $ weir get hause_-greeting
+    ! weir: no prompt `hause_-greeting`; did you mean `house_-greeting`? upstreams: house
+    => 2
+    $ weir get house__greeting
+    ! weir: no prompt `house__greeting`: names begin with their upstream's, as in `house_-house__greeting`; upstreams: house
+    => 2
+    ");
+}
+
+#[test]
+fn a_signal_ends_a_wait_at_once_and_leaves_no_child() {
+    let folder = folder(&scripted("deaf"));
+    let deaf = "trap '' TERM INT; echo $$ > begun; while :; do sleep 1; done";
+    std::fs::write(folder.path().join("deaf.sh"), deaf).expect("written");
+    let mut pipe = std::process::Command::new("mkfifo");
+    let pipe = pipe.arg("begun").current_dir(folder.path()).status();
+    assert!(pipe.expect("mkfifo runs").success());
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut weir = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        let weir = weir.args(["get", "deaf__x"]).current_dir(folder.path());
+        let mut weir = weir.spawn().expect("it starts");
+        // Opening a pipe waits for its other end: the child is there.
+        let child = std::fs::read_to_string(folder.path().join("begun")).expect("read");
+        let start = Instant::now();
+        kill_process(Pid::from_child(&weir), signal).expect("it runs");
+        let status = weir.wait().expect("it ends");
+        assert_eq!((status.code(), status.signal()), (Some(code), None));
+        assert!(start.elapsed() < Duration::from_secs(2), "it did not wait for the child");
+        // The kernel takes a moment to carry out what was sent before Weir ended.
+        while runs(child.trim()) {
+            assert!(start.elapsed() < Duration::from_secs(5), "the child is still there");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn an_answer_does_not_wait_for_a_neighbour_that_will_not_start_or_end() {
+    let config =
+        [scripted("near"), scripted("deaf"), "resources.allow = [\"near:*\"]\n".to_owned()];
+    let folder = folder(&config.concat());
+    let resources = r#""result":{"resources":[{"uri":"near:1","name":"one"}]}"#;
+    let read = r#""result":{"contents":[{"uri":"near:1","text":"read"}]}"#;
+    script(folder.path(), "near", &[("resources/list", resources), ("resources/read", read)]);
+    let deaf = "trap '' TERM; while :; do sleep 1; done";
+    std::fs::write(folder.path().join("deaf.sh"), deaf).expect("written");
+    let start = Instant::now();
+    let (code, out, err) = weir(folder.path(), &["read", "near:1"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "read", ""));
+    assert!(start.elapsed() < Duration::from_secs(4), "it waited: {:?}", start.elapsed());
+}

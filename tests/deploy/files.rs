@@ -1,0 +1,169 @@
+//! The files agree with Weir's defaults, with its command line, and with each other.
+
+use serde_json::json;
+use weir::config::{Config, Server};
+
+use super::{deploy, folder, weir, yaml};
+
+fn server() -> Server {
+    Config::default().server
+}
+
+/// How long stopping may take at most: the drain, and then the upstreams.
+fn longest_stop() -> u64 {
+    server().shutdown_grace.as_secs() + 5
+}
+
+/// What stands behind a word, up to the end of the line.
+fn after<'a>(text: &'a str, word: &str) -> &'a str {
+    text.lines().find_map(|line| line.trim().strip_prefix(word)).expect(word).trim()
+}
+
+#[test]
+fn every_configuration_is_good() {
+    for entry in folder().join("config").read_dir().expect("a folder") {
+        let path = entry.expect("a file").path();
+        let path = path.to_str().expect("a plain name");
+        let (code, told) = weir(&["check", "--offline", "--config", path]);
+        // Folders that a configuration names are where it will be used; nothing else may be told of.
+        let elsewhere = told.matches(": there is no folder /etc/weir/").count();
+        assert_eq!((code, told.matches("warning").count()), (Some(0), elsewhere), "{path}: {told}");
+        assert!(told.ends_with("the configuration is good\n"), "{path}: {told}");
+    }
+}
+
+#[test]
+fn the_secret_is_refused_until_it_is_filled_in_and_good_then() {
+    let secret = yaml("kubernetes/secret.yaml");
+    let text = secret["stringData"]["weir.toml"].as_str().expect("a configuration");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let check = |text: String| {
+        std::fs::write(file.path(), text).expect("written");
+        weir(&["check", "--offline", "--config", file.path().to_str().expect("a plain name")])
+    };
+    let (code, told) = check(text.to_owned());
+    assert_eq!(code, Some(78), "{told}");
+    assert!(told.contains("clients.ann.key_sha256"), "{told}");
+    let filled = check(text.replace("replace-me", &"5f".repeat(32)));
+    assert_eq!(filled, (Some(0), "the configuration is good\n".to_owned()));
+}
+
+#[test]
+fn every_command_line_is_one_that_weir_takes() {
+    let unit = deploy("systemd/weir.service");
+    let unit: Vec<_> = after(&unit, "ExecStart=/usr/local/bin/weir ").split(' ').collect();
+    let pod = &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(pod["args"], json!(unit));
+    for file in ["docker/Dockerfile", "docker/Dockerfile.tools"] {
+        let image: serde_json::Value =
+            serde_json::from_str(after(&deploy(file), "CMD ")).expect("a list");
+        assert_eq!(image, json!(unit));
+    }
+    // Its configuration is not here: that is as far as it can get.
+    let (code, told) = weir(&unit);
+    assert_eq!(code, Some(78), "{told}");
+    assert!(told.contains("/etc/weir/weir.toml"), "{told}");
+}
+
+#[test]
+fn everybodys_patience_outlasts_the_drain() {
+    let unit: u64 = after(&deploy("systemd/weir.service"), "TimeoutStopSec=").parse().expect("s");
+    let pod = &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"];
+    let pod = pod["terminationGracePeriodSeconds"].as_u64().expect("a number");
+    let compose = yaml("docker/compose.yaml");
+    let compose = compose["services"]["weir"]["stop_grace_period"].as_str().expect("a text");
+    let compose: u64 = compose.trim_end_matches('s').parse().expect("seconds");
+    for seconds in [unit, pod, compose] {
+        assert!(seconds > longest_stop(), "{seconds}");
+    }
+}
+
+#[test]
+fn everybody_names_the_default_address_path_and_size() {
+    let Server { listen, path, max_body, .. } = server();
+    let port = listen.port();
+    assert_eq!((path.as_str(), max_body), ("/mcp", 4 << 20));
+
+    let nginx = deploy("nginx/weir.conf");
+    assert!(nginx.contains(&format!("server {listen};")));
+    assert!(nginx.contains("location ~ ^/(mcp|sse|messages)$ {"));
+    assert!(nginx.contains("client_max_body_size 4m;"));
+    let caddy = deploy("caddy/Caddyfile");
+    assert!(caddy.contains(&format!(":{listen}}} {{")));
+    assert!(caddy.contains("@mcp path /mcp /sse /messages"));
+    assert!(caddy.contains("max_size 4MiB"));
+
+    let compose = &yaml("docker/compose.yaml")["services"];
+    assert_eq!(compose["weir"]["ports"], json!([format!("127.0.0.1:{port}:{port}")]));
+    assert_eq!(compose["caddy"]["environment"]["WEIR_UPSTREAM"], format!("weir:{port}"));
+    for file in ["docker/Dockerfile", "docker/Dockerfile.tools"] {
+        assert_eq!(after(&deploy(file), "EXPOSE "), port.to_string());
+    }
+    let container =
+        &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["ports"], json!([{ "name": "http", "containerPort": port }]));
+    assert_eq!(yaml("kubernetes/service.yaml")["spec"]["ports"][0]["port"], port);
+    let policy = yaml("kubernetes/networkpolicy.yaml");
+    assert_eq!(policy["spec"]["ingress"][0]["ports"][0]["port"], port);
+    let ingress = yaml("kubernetes/ingress.yaml");
+    assert_eq!(ingress["spec"]["rules"][0]["http"]["paths"][0]["path"], path);
+    let annotations = &ingress["metadata"]["annotations"];
+    assert_eq!(annotations["nginx.ingress.kubernetes.io/proxy-body-size"], "4m");
+    assert_eq!(annotations["nginx.ingress.kubernetes.io/proxy-buffering"], "off");
+}
+
+#[test]
+fn everybody_waits_longer_than_a_silent_stream_is_silent() {
+    let silent = Config::default().protocol.sse_keepalive.as_secs();
+    assert!(deploy("nginx/weir.conf").contains("proxy_read_timeout 10m;") && silent < 600);
+    let ingress = yaml("kubernetes/ingress.yaml");
+    let annotations = &ingress["metadata"]["annotations"];
+    assert_eq!(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"], "600");
+    let service = yaml("kubernetes/service.yaml");
+    let affinity = &service["spec"]["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"];
+    assert!(affinity.as_u64() > Some(Config::default().protocol.session_ttl.as_secs()));
+}
+
+#[test]
+fn no_container_runs_as_root_or_may_become_it() {
+    for file in ["docker/Dockerfile", "docker/Dockerfile.tools"] {
+        assert!(after(&deploy(file), "USER ").starts_with("65532:"));
+    }
+    let pod = &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"];
+    assert_eq!(pod["securityContext"]["runAsUser"], 65532);
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    let container = &pod["containers"][0]["securityContext"];
+    assert_eq!(container["allowPrivilegeEscalation"], false);
+    assert_eq!(container["readOnlyRootFilesystem"], true);
+    assert_eq!(container["capabilities"], json!({ "drop": ["ALL"] }));
+    let compose = &yaml("docker/compose.yaml")["services"]["weir"];
+    assert_eq!(compose["cap_drop"], json!(["ALL"]));
+    assert_eq!(compose["read_only"], true);
+    assert_eq!(compose["security_opt"], json!(["no-new-privileges:true"]));
+}
+
+#[test]
+fn the_kustomization_holds_every_manifest() {
+    let listed = &yaml("kubernetes/kustomization.yaml")["resources"];
+    let mut listed: Vec<_> = listed.as_array().expect("a list").iter().collect();
+    listed.sort_by_key(|name| name.as_str());
+    let files = folder().join("kubernetes").read_dir().expect("a folder");
+    let mut files: Vec<_> =
+        files.map(|file| file.expect("a file").file_name().into_string().expect("plain")).collect();
+    files.retain(|name| name != "kustomization.yaml");
+    files.sort();
+    assert_eq!(
+        listed,
+        files.iter().map(|name| json!(name)).collect::<Vec<_>>().iter().collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn the_image_is_built_with_the_pinned_toolchain() {
+    let pinned = include_str!("../../rust-toolchain.toml");
+    let version = after(pinned, "channel = ").trim_matches('"').to_owned();
+    let text = deploy("docker/Dockerfile");
+    assert!(text.contains(&format!("RUSTUP_TOOLCHAIN={version}")), "{version}");
+    let minor = version.rsplit_once('.').expect("three parts").0;
+    assert!(text.contains(&format!("FROM rust:{minor}-alpine")), "{minor}");
+}

@@ -1,0 +1,47 @@
+//! What `deploy/` holds agrees with Weir (`files`), is read by the programs that it is for (`programs`), and
+//! lets event streams through (`proxies`). Those programs exist on Linux; `./dev prepare` brings them.
+
+#![allow(clippy::disallowed_types, reason = "manifests are read, not passed on")]
+
+mod files;
+#[cfg(target_os = "linux")]
+mod programs;
+#[cfg(target_os = "linux")]
+mod proxies;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
+}
+
+fn deploy(path: &str) -> String {
+    let path = folder().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn yaml(path: &str) -> serde_json::Value {
+    serde_saphyr::from_str(&deploy(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Runs a program in `deploy/`: its status, and what it wrote.
+fn run(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.current_dir(folder()).output();
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8([output.stdout, output.stderr].concat());
+    (output.status.code(), text.expect("it writes text"))
+}
+
+fn weir(arguments: &[&str]) -> (Option<i32>, String) {
+    // A token that a configuration names.
+    run(Command::new(env!("CARGO_BIN_EXE_weir")).args(arguments).env("WIKI_TOKEN", "hunter2"))
+}
+
+/// A program that `./dev prepare` has brought.
+#[cfg(target_os = "linux")]
+fn part(path: &str) -> Command {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/interop").join(path);
+    assert!(path.exists(), "{} is missing: run `./dev prepare`", path.display());
+    Command::new(path)
+}

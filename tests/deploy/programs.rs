@@ -1,0 +1,83 @@
+//! Each file is read by a program that it is for, or by that program's own parser.
+
+use super::{deploy, folder, part, run};
+
+#[test]
+fn the_dockerfiles_are_read_and_found_clean() {
+    let files = ["docker/Dockerfile", "docker/Dockerfile.tools"];
+    assert_eq!(run(part("deploy/bin/hadolint").args(files)), (Some(0), String::new()));
+}
+
+#[test]
+fn compose_understands_every_key() {
+    let arguments = ["-f", "docker/compose.yaml", "--profile", "tls", "config", "--quiet"];
+    let (code, told) = run(part("bin/docker-compose").args(arguments));
+    assert_eq!(code, Some(0), "{told}");
+}
+
+#[test]
+fn the_manifests_keep_to_the_schemas_of_kubernetes() {
+    let mut files: Vec<_> = folder()
+        .join("kubernetes")
+        .read_dir()
+        .expect("a folder")
+        .map(|file| file.expect("a file").path())
+        .collect();
+    files.retain(|path| !path.ends_with("kustomization.yaml"));
+    let mut command = part("deploy/bin/kubernetes-validate");
+    let (code, told) = run(command.arg("--strict").args(&files));
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(told.matches(" passed ").count(), files.len(), "{told}");
+}
+
+/// The unit with a program that is there, and with more lines.
+fn unit(more: &str) -> tempfile::TempDir {
+    let text = deploy("systemd/weir.service");
+    let text = text.replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
+    let folder = tempfile::TempDir::new().expect("a folder");
+    std::fs::write(folder.path().join("weir.service"), text).expect("written");
+    let drop_ins = folder.path().join("weir.service.d");
+    std::fs::create_dir(&drop_ins).expect("made");
+    std::fs::write(drop_ins.join("npx.conf"), more).expect("written");
+    folder
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_unit_and_its_drop_in() {
+    for more in [String::new(), deploy("systemd/weir.service.d/npx.conf")] {
+        let folder = unit(&more);
+        let mut command = part("bin/systemd-analyze");
+        let (code, told) = run(command.arg("verify").arg(folder.path().join("weir.service")));
+        assert_eq!(code, Some(0), "{told}");
+        assert!(!told.contains("weir.service:") && !told.contains("npx.conf:"), "{told}");
+    }
+}
+
+/// What `systemd-analyze security` makes of the unit, in tenths.
+fn exposure(more: &str) -> i32 {
+    let folder = unit(more);
+    let mut command = part("bin/systemd-analyze");
+    command.args(["security", "--offline=true"]).env("SYSTEMD_COLORS", "0");
+    let (code, told) = run(command.arg(folder.path().join("weir.service")));
+    assert_eq!(code, Some(0), "{told}");
+    tenths(told.split("weir.service: ").nth(1).expect("a level"))
+}
+
+fn tenths(text: &str) -> i32 {
+    let figure = text.split([' ', ',', '\n']).next().expect("a word");
+    figure.replace('.', "").parse().expect("a figure with one decimal")
+}
+
+#[test]
+fn the_units_exposure_is_what_it_says() {
+    let text = deploy("systemd/weir.service");
+    let said = |word| tenths(text.split(word).nth(1).expect("it says so"));
+    let said = [said("of systemd 252: "), said("npx.conf ")];
+    let measured = [exposure(""), exposure(&deploy("systemd/weir.service.d/npx.conf"))];
+    let (_, version) = run(part("bin/systemd-analyze").arg("--version"));
+    // Another systemd weighs some things a little differently.
+    let tolerance = if version.starts_with("systemd 252 ") { 0 } else { 3 };
+    for (said, measured) in said.iter().zip(measured) {
+        assert!((said - measured).abs() <= tolerance, "{measured} is not {said}");
+    }
+}

@@ -1,0 +1,179 @@
+//! nginx and Caddy, really run in front of a real Weir: events arrive as they are sent, and calls work.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::{deploy, folder, part, run};
+
+const HOST: &str = "mcp.example.com";
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port()
+}
+
+/// Killed and waited for when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server that has gone into the background, by the file with its process id.
+struct Daemon(std::path::PathBuf);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let id = std::fs::read_to_string(&self.0).ok().and_then(|id| id.trim().parse().ok());
+        if let Some(id) = id.and_then(Pid::from_raw) {
+            let _ = kill_process(id, Signal::TERM);
+        }
+    }
+}
+
+/// A Weir with a prompt library, and its port.
+fn weir(folder: &TempDir) -> (Running, u16) {
+    std::fs::create_dir(folder.path().join("prompts")).expect("made");
+    write_prompt(folder, "first");
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\npublic_url = \"https://{HOST}\"\n\
+         [auth]\nmode = \"anonymous\"\n[log]\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
+    );
+    std::fs::write(folder.path().join("weir.toml"), config).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["serve", "--config"]).arg(folder.path().join("weir.toml"));
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
+    let child = Running(child);
+    let mut line = String::new();
+    while !line.contains("http://127.0.0.1:") {
+        line.clear();
+        assert_ne!(log.read_line(&mut line).expect("text"), 0, "it ends before it is ready");
+    }
+    // What it says from now on is read, so that it never waits for us.
+    std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+    let port = line.split("http://127.0.0.1:").nth(1).and_then(|rest| rest.split('/').next());
+    (child, port.expect("a port").parse().expect("a number"))
+}
+
+fn write_prompt(folder: &TempDir, name: &str) {
+    let text = "---\ndescription: A test.\n---\nHello.\n";
+    std::fs::write(folder.path().join(format!("prompts/{name}.md")), text).expect("written");
+}
+
+/// A POST of a modern request through the proxy.
+fn curl(base: &str, port: u16, method: &str, more: &str) -> Command {
+    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
+    let body =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{meta}{more}}}}}"#);
+    let mut command = Command::new("curl");
+    command
+        .args(["-sSkN", "--max-time", "60", "--noproxy", "*", "--resolve"])
+        .arg(format!("{HOST}:{port}:127.0.0.1"))
+        .args(["-H", "Content-Type: application/json", "-H", "MCP-Protocol-Version: 2026-07-28"])
+        .args(["-H", "Accept: application/json, text/event-stream"])
+        .args(["-H", &format!("Mcp-Method: {method}"), "-d", &body])
+        .arg(format!("{base}://{HOST}:{port}/mcp"));
+    command
+}
+
+fn wait_for(stream: &mut BufReader<ChildStdout>, word: &str) {
+    let mut seen = String::new();
+    while !seen.contains(word) {
+        let read = stream.read_line(&mut seen).expect("text");
+        assert_ne!(read, 0, "the stream ended without {word}: {seen}");
+    }
+}
+
+/// A call is answered, and each event comes through while its stream stays open.
+fn lets_calls_and_events_through(scheme: &str, port: u16, folder: &TempDir) {
+    let (code, told) = run(&mut curl(scheme, port, "prompts/list", ""));
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("house__first"), "{told}");
+
+    let filter = r#","notifications":{"promptsListChanged":true}"#;
+    let mut listen = curl(scheme, port, "subscriptions/listen", filter);
+    let mut child = listen.stdout(Stdio::piped()).spawn().expect("curl starts");
+    let mut stream = BufReader::new(child.stdout.take().expect("a pipe"));
+    let _child = Running(child);
+    // Nothing ends this stream: a proxy that holds events back fails here, by curl's own time limit.
+    wait_for(&mut stream, "notifications/subscriptions/acknowledged");
+    write_prompt(folder, "second");
+    wait_for(&mut stream, "notifications/prompts/list_changed");
+}
+
+#[test]
+fn nginx_lets_calls_and_events_through() {
+    let place = TempDir::new().expect("a folder");
+    let (_weir, upstream) = weir(&place);
+    let port = free_port();
+    let at = |name: &str| place.path().join(name).to_str().expect("a plain path").to_owned();
+    let mut openssl = part("bin/openssl");
+    openssl
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=weir"]);
+    let (code, told) = run(openssl.args(["-keyout", &at("weir.key"), "-out", &at("weir.crt")]));
+    assert_eq!(code, Some(0), "{told}");
+    let site = deploy("nginx/weir.conf")
+        .replace("127.0.0.1:8642", &format!("127.0.0.1:{upstream}"))
+        .replace("listen 443 ssl", &format!("listen 127.0.0.1:{port} ssl"))
+        .replace("/etc/nginx/weir.", &at("weir."));
+    std::fs::write(at("weir.conf"), site).expect("written");
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {};\n", at(kind)))
+        .concat();
+    let whole = format!(
+        "pid {};\nerror_log {};\nevents {{}}\nhttp {{\naccess_log off;\n{temporary}include {};\n}}\n",
+        at("pid"),
+        at("log"),
+        at("weir.conf")
+    );
+    std::fs::write(at("nginx.conf"), whole).expect("written");
+    let nginx = || {
+        let mut nginx = part("bin/nginx");
+        nginx.args(["-p", &at(""), "-e", &at("log"), "-c", &at("nginx.conf")]);
+        nginx
+    };
+    let (code, told) = run(nginx().arg("-t"));
+    assert_eq!(code, Some(0), "{told}");
+    assert!(!told.contains("[warn]"), "{told}");
+    let _nginx = Daemon(at("pid").into());
+    // It goes into the background once its sockets are open.
+    let started = nginx().stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it runs");
+    assert!(started.success(), "{:?}", std::fs::read_to_string(at("log")));
+    lets_calls_and_events_through("https", port, &place);
+}
+
+#[test]
+fn caddy_lets_calls_and_events_through() {
+    let place = TempDir::new().expect("a folder");
+    let (_weir, upstream) = weir(&place);
+    let port = free_port();
+    let at = |name: &str| place.path().join(name).to_str().expect("a plain path").to_owned();
+    // Over plain HTTP, and without the port that Caddy is administered on.
+    let whole = format!(
+        "{{\n\tadmin off\n\tauto_https off\n}}\nimport {}\n",
+        folder().join("caddy/Caddyfile").display()
+    );
+    std::fs::write(at("Caddyfile"), whole).expect("written");
+    let caddy = |command: &str| {
+        let mut caddy = part("bin/caddy");
+        caddy.args([command, "--adapter", "caddyfile", "--config", &at("Caddyfile")]);
+        caddy.env("HOME", at("")).env("WEIR_SITE", format!("http://{HOST}:{port}"));
+        caddy.env("WEIR_UPSTREAM", format!("127.0.0.1:{upstream}"));
+        caddy
+    };
+    let (code, told) = run(&mut caddy("validate"));
+    assert_eq!(code, Some(0), "{told}");
+    let _caddy = Daemon(at("pid").into());
+    // It goes into the background once it serves.
+    let mut start = caddy("start");
+    start.args(["--pidfile", &at("pid")]).stdout(Stdio::null()).stderr(Stdio::null());
+    assert!(start.status().expect("it runs").success());
+    lets_calls_and_events_through("http", port, &place);
+}

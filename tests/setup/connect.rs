@@ -1,0 +1,245 @@
+//! `weir connect`: what it prints, and what it does to a client's file.
+
+use insta::assert_snapshot;
+
+use crate::desk::{CLIENTS, Desk, mode};
+use crate::init::upstreams;
+
+/// Whether a text is another one with something put into it at one place.
+fn is_insertion(old: &str, new: &str) -> bool {
+    let head = old.bytes().zip(new.bytes()).take_while(|(a, b)| a == b).count();
+    let tail = old.bytes().rev().zip(new.bytes().rev()).take_while(|(a, b)| a == b).count();
+    new.len() > old.len() && head + tail >= old.len()
+}
+
+#[test]
+fn written_into_a_file_everything_else_stays_byte_for_byte() {
+    let ways: [&[&str]; 2] =
+        [&["--stdio"], &["--url", "http://127.0.0.1:8642/mcp", "--key-env", "MY_KEY"]];
+    for (client, way) in CLIENTS.iter().flat_map(|client| ways.map(|way| (client, way))) {
+        let desk = Desk::with(client);
+        desk.write("project/weir.toml", "[upstreams.house]\nprompts_dir = \".\"\n");
+        let connect = [&["connect", client.name, "--write"], way].concat();
+        let done = desk.weir(&connect);
+        assert_eq!((done.code, done.out.as_str()), (0, ""), "{}", done.err);
+        let (old, new) = (client.text(), desk.read(client.user));
+        assert!(is_insertion(&old, &new), "{}:\n{new}", client.name);
+        let folder = client.user.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let backup = desk.files(folder).into_iter().find(|file| file.contains(".weir-backup-"));
+        assert_eq!(desk.read(&format!("{folder}/{}", backup.expect("a copy"))), old);
+
+        // The second time nothing changes.
+        let done = desk.weir(&connect);
+        assert!(done.err.contains("points at Weir already"), "{}", done.err);
+        assert_eq!(desk.read(client.user), new);
+
+        // And back: all that was there, and Weir left out.
+        desk.weir(&["init", "--from", client.name, "--force"]);
+        let after = desk.read("project/weir.toml");
+        let before = Desk::with(client);
+        before.weir(&["init", "--from", client.name]);
+        assert_eq!(upstreams(&after), upstreams(&before.read("project/weir.toml")));
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_is_made() {
+    for client in &CLIENTS {
+        let desk = Desk::new();
+        let printed = desk.weir(&["connect", client.name, "--url", "https://mcp.example.com/mcp"]);
+        let done =
+            desk.weir(&["connect", client.name, "--url", "https://mcp.example.com/mcp", "--write"]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        assert_eq!(desk.read(client.user), printed.out);
+    }
+}
+
+#[test]
+fn a_projects_file_is_written_where_the_client_has_one() {
+    for client in &CLIENTS {
+        let desk = Desk::new();
+        let done = desk.weir(&[
+            "connect",
+            client.name,
+            "--stdio",
+            "--write",
+            "--scope",
+            "project",
+            "-c",
+            "w.toml",
+        ]);
+        match client.project {
+            Some(file) => {
+                assert_eq!(done.code, 0, "{}", done.err);
+                assert!(desk.read(&format!("project/{file}")).contains("weir"));
+            }
+            None => {
+                assert_eq!(done.code, 2);
+                assert!(done.err.contains("has no file for a project"), "{}", done.err);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_configuration_decides_how_a_client_comes_in() {
+    let desk = Desk::new();
+    desk.write("project/plain.toml", "[upstreams.house]\nprompts_dir = \".\"\n");
+    let keys = "[upstreams.house]\nprompts_dir = \".\"\n[clients.me]\nkey_sha256 = \
+                [\"1111111111111111111111111111111111111111111111111111111111111111\"]\nprompts.allow = [\"*\"]\n";
+    desk.write("project/keys.toml", &format!("server.listen = \"127.0.0.1:9000\"\n{keys}"));
+    let public = "server.public_url = \"https://mcp.example.com\"\nserver.path = \"/weir\"\n";
+    desk.write("project/public.toml", &format!("{public}{keys}"));
+    let printed = |arguments: &[&str]| desk.weir(&[&["connect"], arguments].concat()).out;
+    let all = [
+        printed(&["codex", "-c", "plain.toml"]),
+        printed(&["codex", "-c", "plain.toml", "--http"]),
+        printed(&["codex", "-c", "keys.toml"]),
+        printed(&["codex", "-c", "keys.toml", "--stdio"]),
+        printed(&["codex", "-c", "public.toml", "--key-env", "TEAM_KEY", "--name", "team"]),
+        printed(&["claude-desktop", "-c", "public.toml"]),
+        printed(&["claude-desktop", "-c", "public.toml", "--http"]),
+    ];
+    assert_snapshot!(all.join("\n"), @r#"
+    [mcp_servers.weir]
+    command = "/usr/local/bin/weir"
+    args = ["stdio", "--config", "~/project/plain.toml"]
+
+    [mcp_servers.weir]
+    url = "http://127.0.0.1:8642/mcp"
+
+    [mcp_servers.weir]
+    url = "http://127.0.0.1:9000/mcp"
+    bearer_token_env_var = "WEIR_KEY"
+
+    [mcp_servers.weir]
+    command = "/usr/local/bin/weir"
+    args = ["stdio", "--config", "~/project/keys.toml"]
+
+    [mcp_servers.team]
+    url = "https://mcp.example.com/weir"
+    bearer_token_env_var = "TEAM_KEY"
+
+    {
+      "mcpServers": {
+        "weir": {
+          "command": "/usr/local/bin/weir",
+          "args": ["stdio", "--config", "~/project/public.toml"]
+        }
+      }
+    }
+
+    {
+      "mcpServers": {
+        "weir": {
+          "command": "npx",
+          "args": ["-y", "mcp-remote", "https://mcp.example.com/weir", "--header", "Authorization:${WEIR_KEY}"],
+          "env": {
+            "WEIR_KEY": "Bearer THE-KEY-OF-THIS-CLIENT"
+          }
+        }
+      }
+    }
+    "#);
+}
+
+#[test]
+fn a_configuration_with_mistakes_does_for_stdio_only() {
+    let desk = Desk::new();
+    desk.write("project/weir.toml", "[upstreams.house]\nprompt_dir = \".\"\n");
+    let done = desk.weir(&["connect", "codex"]);
+    assert_eq!(done.code, 0);
+    assert!(done.out.contains("\"stdio\"") && done.err.contains("weir check"), "{}", done.err);
+    let done = desk.weir(&["connect", "codex", "--http"]);
+    assert!(done.code == 78 && done.err.contains("did you mean `prompts_dir`?"), "{}", done.err);
+    let done = desk.weir(&["connect", "codex", "-c", "nowhere.toml"]);
+    assert_eq!((done.code, done.out.as_str()), (2, ""), "{}", done.err);
+    let done = desk.weir(&["connect", "codex", "--url", "https://me:secret@a.example/mcp"]);
+    assert!(done.code == 2 && !done.err.contains("secret"), "{}", done.err);
+}
+
+#[test]
+fn anothers_entry_is_replaced_only_by_force_and_ones_own_always() {
+    let desk = Desk::new();
+    let other = r#"{"mcpServers": {"weir": {"command": "other"}, "x": {"command": "x"}}}"#;
+    desk.write(".cursor/mcp.json", other);
+    let done = desk.weir(&["connect", "cursor", "--stdio", "--write", "-c", "weir.toml"]);
+    assert_snapshot!(format!("{}: {}", done.code, done.err), @r"
+    2: note: ~/project/weir.toml is not there yet; `weir init` writes one
+    weir: ~/.cursor/mcp.json has a server `weir` already that is not Weir: choose another with --name, or replace it with --force
+    ");
+    assert_eq!(desk.read(".cursor/mcp.json"), other);
+    let done =
+        desk.weir(&["connect", "cursor", "--stdio", "--write", "-c", "weir.toml", "--force"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let done = desk.weir(&["connect", "cursor", "--url", "http://127.0.0.1:8642/mcp", "--write"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert_snapshot!(desk.read(".cursor/mcp.json"), @r#"
+    {"mcpServers": {"weir": {
+          "url": "http://127.0.0.1:8642/mcp"
+        }, "x": {"command": "x"}}}
+    "#);
+}
+
+#[test]
+fn a_key_that_was_written_by_hand_stays() {
+    let desk = Desk::new();
+    let connect = ["connect", "zed", "--url", "https://a.example/mcp", "--key-env", "K", "--write"];
+    desk.weir(&connect);
+    let by_hand = desk.read(".config/zed/settings.json").replace("THE-KEY-OF-THIS-CLIENT", "real");
+    desk.write(".config/zed/settings.json", &by_hand);
+    let done = desk.weir(&connect);
+    assert!(done.err.contains("points at Weir already"), "{}", done.err);
+    assert_eq!(desk.read(".config/zed/settings.json"), by_hand);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_left_alone() {
+    let desk = Desk::new();
+    for (client, path, text) in [
+        ("cursor", ".cursor/mcp.json", "{ \"mcpServers\": { \"a\": "),
+        ("gemini", ".gemini/settings.json", "{ \"mcpServers\": [] }"),
+        ("zed", ".config/zed/settings.json", "[1]"),
+        ("codex", ".codex/config.toml", "mcp_servers = 1\n"),
+    ] {
+        desk.write(path, text);
+        let done = desk.weir(&["connect", client, "--stdio", "--write", "-c", "weir.toml"]);
+        assert_eq!(done.code, 78, "{}", done.err);
+        assert_eq!(done.err.lines().filter(|line| line.starts_with("weir: ")).count(), 1);
+        assert_eq!(desk.read(path), text);
+        let folder = path.rsplit_once('/').expect("it is in a folder").0;
+        assert_eq!(desk.files(folder).len(), 1, "no copy, no leftover");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn links_and_permissions_stay_and_so_do_marks_and_line_ends() {
+    use std::os::unix::fs::PermissionsExt;
+    let desk = Desk::new();
+    let text = "\u{feff}{\r\n\t\"mcpServers\": {\r\n\t\t\"a\": { \"command\": \"x\" }\r\n\t}\r\n}";
+    desk.write("dotfiles/mcp.json", text);
+    let real = desk.path("dotfiles/mcp.json");
+    std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o640)).expect("set");
+    std::fs::create_dir(desk.path(".cursor")).expect("made");
+    std::os::unix::fs::symlink(&real, desk.path(".cursor/mcp.json")).expect("linked");
+    let done = desk.weir(&["connect", "cursor", "--url", "https://a.example/mcp", "--write"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(desk.path(".cursor/mcp.json").is_symlink());
+    assert_eq!(mode(&real), 0o640);
+    let backup = desk.files("dotfiles").into_iter().find(|file| file.contains("weir-backup"));
+    assert_eq!(mode(&desk.path("dotfiles").join(backup.expect("a copy"))), 0o640);
+    let expected = "\u{feff}{\r\n\t\"mcpServers\": {\r\n\t\t\"a\": { \"command\": \"x\" },\r\n\t\t\"weir\": \
+                    {\r\n\t\t\t\"url\": \"https://a.example/mcp\"\r\n\t\t}\r\n\t}\r\n}";
+    assert_eq!(desk.read("dotfiles/mcp.json"), expected);
+}
+
+#[test]
+fn toml_with_other_line_ends_keeps_them() {
+    let desk = Desk::new();
+    let text = "# mine\r\nmodel = \"x\"\r\n\r\n[mcp_servers.a]\r\ncommand = \"a\" # why\r\n";
+    desk.write(".codex/config.toml", text);
+    desk.weir(&["connect", "codex", "--url", "https://a.example/mcp", "--write"]);
+    let new = desk.read(".codex/config.toml");
+    assert!(new.starts_with(text), "{new:?}");
+}
