@@ -147,7 +147,7 @@ fn everybody_names_the_default_address_path_and_size() {
     assert!(nginx.contains("location ~ ^/(mcp|sse|messages)$ {"));
     assert!(nginx.contains("client_max_body_size 4m;"));
     let caddy = deploy("caddy/Caddyfile");
-    assert!(caddy.contains(&format!(":{listen}}} {{")));
+    assert!(caddy.contains(&format!(":{listen}}}\n")));
     assert!(caddy.contains("@mcp path /mcp /sse /messages"));
     assert!(caddy.contains("max_size 4MiB"));
 
