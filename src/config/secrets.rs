@@ -11,6 +11,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use toml::de::DeValue;
 use zeroize::Zeroizing;
 
@@ -146,14 +147,26 @@ fn from_file(t: &Table<'_>, path: &Path) -> Parsed<Secret> {
             "name the file that holds the secret",
         ));
     }
-    if about.mode() & 0o077 != 0 {
-        let what = format!("{written} is open to its group or to others");
-        t.warn("file", Complaint::new(what, format!("chmod 600 {written}")));
+    let is_ours = about.uid() == geteuid().as_raw();
+    if let Some((whom, mode)) = open_to(about.mode(), is_ours) {
+        let what = format!("{written} is open to {whom}");
+        t.warn("file", Complaint::new(what, format!("chmod {mode} {written}")));
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + SPARE_BYTES));
     let file = fs::File::open(path).map_err(unreadable)?;
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     to_secret(&bytes).map_err(|refusal| refusal.about(&written))
+}
+
+/// Whom a secret's file is open to that it should not be, and the mode that it should have. Its owner needs no
+/// group to read it. One that is somebody else's gets to us through its group (systemd's credentials, secrets in
+/// a pod), which reads and no more: there 600 would keep us out.
+fn open_to(mode: u32, is_ours: bool) -> Option<(&'static str, &'static str)> {
+    let (not_for_others, whom, right) = match is_ours {
+        true => (0o077, "its group or to others", "600"),
+        false => (0o037, "others, or to be changed by its group", "440"),
+    };
+    (mode & not_for_others != 0).then_some((whom, right))
 }
 
 /// Makes a secret of a file's contents, or of a command's output: without one newline at the end.
@@ -202,3 +215,25 @@ const MAX_BYTES: usize = 64 * 1024;
 
 /// Reading to the end looks for an end behind the last byte; without room it would leave a copy behind.
 const SPARE_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::open_to;
+
+    #[test]
+    fn a_group_may_read_what_somebody_else_owns_and_nothing_of_ours() {
+        for (mode, ours, others) in [
+            (0o100_400, None, None),
+            (0o100_600, None, None),
+            (0o100_440, Some("600"), None),
+            (0o100_640, Some("600"), None),
+            (0o100_460, Some("600"), Some("440")),
+            (0o100_444, Some("600"), Some("440")),
+            (0o100_604, Some("600"), Some("440")),
+            (0o100_601, Some("600"), Some("440")),
+        ] {
+            let right = |is_ours| open_to(mode, is_ours).map(|(_, right)| right);
+            assert_eq!((right(true), right(false)), (ours, others), "{mode:o}");
+        }
+    }
+}

@@ -1,5 +1,8 @@
 //! The files agree with Weir's defaults, with its command line, and with each other.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use serde_json::json;
 use weir::config::{Config, Server};
 
@@ -19,12 +22,28 @@ fn after<'a>(text: &'a str, word: &str) -> &'a str {
     text.lines().find_map(|line| line.trim().strip_prefix(word)).expect(word).trim()
 }
 
+/// Where containers find secrets.
+const SECRETS: &str = "/run/secrets";
+
+/// What Weir says of this configuration where its one secret is this token.
+fn check(text: &str, token: &str) -> (Option<i32>, String) {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let secrets = folder.path().to_str().expect("a plain name");
+    let secret = folder.path().join("wiki_token");
+    std::fs::write(&secret, token).expect("written");
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o400)).expect("closed");
+    let file = folder.path().join("weir.toml");
+    std::fs::write(&file, text.replace(SECRETS, secrets)).expect("written");
+    weir(&["check", "--offline", "--config", file.to_str().expect("a plain name")])
+}
+
 #[test]
 fn every_configuration_is_good() {
     for entry in folder().join("config").read_dir().expect("a folder") {
         let path = entry.expect("a file").path();
-        let path = path.to_str().expect("a plain name");
-        let (code, told) = weir(&["check", "--offline", "--config", path]);
+        let text = std::fs::read_to_string(&path).expect("a text");
+        let (code, told) = check(&text, "hunter2\n");
+        let path = path.display();
         // Folders that a configuration names are where it will be used; nothing else may be told of.
         let elsewhere = told.matches(": there is no folder /etc/weir/").count();
         assert_eq!((code, told.matches("warning").count()), (Some(0), elsewhere), "{path}: {told}");
@@ -33,19 +52,58 @@ fn every_configuration_is_good() {
 }
 
 #[test]
-fn the_secret_is_refused_until_it_is_filled_in_and_good_then() {
+fn the_pods_placeholders_are_refused_until_each_is_filled_in() {
+    let map = yaml("kubernetes/configmap.yaml");
+    let text = map["data"]["weir.toml"].as_str().expect("a configuration");
+    let filled = text.replace("replace-me", &"5f".repeat(32));
     let secret = yaml("kubernetes/secret.yaml");
-    let text = secret["stringData"]["weir.toml"].as_str().expect("a configuration");
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    let check = |text: String| {
-        std::fs::write(file.path(), text).expect("written");
-        weir(&["check", "--offline", "--config", file.path().to_str().expect("a plain name")])
-    };
-    let (code, told) = check(text.to_owned());
-    assert_eq!(code, Some(78), "{told}");
+    let token = secret["stringData"]["wiki_token"].as_str().expect("a text");
+
+    let (code, told) = check(text, "hunter2");
+    assert_eq!((code, told.matches(": ").count()), (Some(78), 2), "{told}");
     assert!(told.contains("clients.ann.key_sha256"), "{told}");
-    let filled = check(text.replace("replace-me", &"5f".repeat(32)));
-    assert_eq!(filled, (Some(0), "the configuration is good\n".to_owned()));
+    let (code, told) = check(&filled, token);
+    assert_eq!(code, Some(78), "{told}");
+    assert!(told.contains("upstreams.wiki.auth.token"), "{told}");
+    let good = (Some(0), "the configuration is good\n".to_owned());
+    assert_eq!(check(&filled, "hunter2"), good);
+}
+
+#[test]
+fn containers_find_what_their_configuration_names() {
+    let named = format!("file = \"{SECRETS}/wiki_token\"");
+    let pod = &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"];
+    assert_eq!(
+        pod["containers"][0]["volumeMounts"],
+        json!([
+            { "name": "config", "mountPath": "/etc/weir", "readOnly": true },
+            { "name": "secrets", "mountPath": SECRETS, "readOnly": true },
+            { "name": "tmp", "mountPath": "/tmp" },
+        ])
+    );
+    let map = yaml("kubernetes/configmap.yaml");
+    let secret = yaml("kubernetes/secret.yaml");
+    assert_eq!(pod["volumes"][0]["configMap"]["name"], map["metadata"]["name"]);
+    assert_eq!(pod["volumes"][1]["secret"]["secretName"], secret["metadata"]["name"]);
+    assert!(map["data"]["weir.toml"].as_str().expect("a configuration").contains(&named));
+    // Nobody but Weir's group may read it: Weir would warn. (To this parser of YAML 1.2 it is a decimal.)
+    assert!(deploy("kubernetes/deployment.yaml").contains("defaultMode: 0440 }"));
+
+    let text = deploy("docker/compose.yaml");
+    let compose = yaml("docker/compose.yaml");
+    let weir = &compose["services"]["weir"];
+    let config = json!([{ "source": "weir_toml", "target": "/etc/weir/weir.toml" }]);
+    assert_eq!((&weir["configs"], &weir["secrets"]), (&config, &json!(["wiki_token"])));
+    assert!(deploy("config/container.toml").contains(&named));
+    // What is not there has to be made, and is said to be at the top; nothing else is mounted.
+    let (top, _) = text.split_once("services:").expect("services");
+    for (made, at) in [("configs", "weir_toml"), ("secrets", "wiki_token")] {
+        let file = compose[made][at]["file"].as_str().and_then(|file| file.strip_prefix("./"));
+        assert!(top.contains(&format!("#   {} ", file.expect("a file beside"))), "{at}");
+    }
+    assert_eq!(weir["volumes"], json!(null));
+    let caddy = compose["services"]["caddy"]["volumes"][0].as_str().expect("a file");
+    assert!(folder().join("docker").join(caddy.split(':').next().expect("a path")).exists());
 }
 
 #[test]
@@ -89,7 +147,7 @@ fn everybody_names_the_default_address_path_and_size() {
     assert!(nginx.contains("location ~ ^/(mcp|sse|messages)$ {"));
     assert!(nginx.contains("client_max_body_size 4m;"));
     let caddy = deploy("caddy/Caddyfile");
-    assert!(caddy.contains(&format!(":{listen}}} {{")));
+    assert!(caddy.contains(&format!(":{listen}}}\n")));
     assert!(caddy.contains("@mcp path /mcp /sse /messages"));
     assert!(caddy.contains("max_size 4MiB"));
 

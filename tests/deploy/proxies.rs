@@ -1,4 +1,5 @@
-//! nginx and Caddy, really run in front of a real Weir: events arrive as they are sent, and calls work.
+//! nginx and Caddy, really run in front of a real Weir: events arrive as they are sent, and calls work, over the
+//! endpoint and over the deprecated HTTP+SSE pair.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -43,7 +44,7 @@ fn weir(folder: &TempDir) -> (Running, u16) {
     write_prompt(folder, "first");
     let config = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\npublic_url = \"https://{HOST}\"\n\
-         [auth]\nmode = \"anonymous\"\n[log]\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
+         [protocol]\nlegacy_sse = true\n[auth]\nmode = \"anonymous\"\n[log]\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
     );
     std::fs::write(folder.path().join("weir.toml"), config).expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -67,45 +68,95 @@ fn write_prompt(folder: &TempDir, name: &str) {
     std::fs::write(folder.path().join(format!("prompts/{name}.md")), text).expect("written");
 }
 
-/// A POST of a modern request through the proxy.
-fn curl(base: &str, port: u16, method: &str, more: &str) -> Command {
-    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
-    let body =
-        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{meta}{more}}}}}"#);
-    let mut command = Command::new("curl");
-    command
-        .args(["-sSkN", "--max-time", "60", "--noproxy", "*", "--resolve"])
-        .arg(format!("{HOST}:{port}:127.0.0.1"))
-        .args(["-H", "Content-Type: application/json", "-H", "MCP-Protocol-Version: 2026-07-28"])
-        .args(["-H", "Accept: application/json, text/event-stream"])
-        .args(["-H", &format!("Mcp-Method: {method}"), "-d", &body])
-        .arg(format!("{base}://{HOST}:{port}/mcp"));
-    command
+/// Weir behind a proxy.
+struct Proxied {
+    scheme: &'static str,
+    port: u16,
 }
 
-fn wait_for(stream: &mut BufReader<ChildStdout>, word: &str) {
+impl Proxied {
+    /// A request for this path.
+    fn curl(&self, path: &str) -> Command {
+        let Self { scheme, port } = self;
+        let mut command = Command::new("curl");
+        command
+            .args(["-sSkN", "--max-time", "60", "--noproxy", "*", "--resolve"])
+            .arg(format!("{HOST}:{port}:127.0.0.1"))
+            .args(["-H", "Accept: application/json, text/event-stream"])
+            .arg(format!("{scheme}://{HOST}:{port}{path}"));
+        command
+    }
+
+    /// A POST of a modern request.
+    fn ask(&self, method: &str, more: &str) -> Command {
+        let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
+        let mut command = self.curl("/mcp");
+        command
+            .args(["-H", "MCP-Protocol-Version: 2026-07-28"])
+            .args(["-H", &format!("Mcp-Method: {method}")]);
+        post(&mut command, method, Some(1), &format!("{meta}{more}"));
+        command
+    }
+
+    /// Posts a message of the pair, which is answered on its stream.
+    fn tell(&self, address: &str, method: &str, id: Option<u8>, params: &str) {
+        let mut command = self.curl(address);
+        command.args(["-o", "/dev/null", "-w", "%{http_code}"]);
+        post(&mut command, method, id, params);
+        assert_eq!(run(&mut command), (Some(0), "202".to_owned()), "{method}");
+    }
+}
+
+fn post(command: &mut Command, method: &str, id: Option<u8>, params: &str) {
+    let id = id.map(|id| format!(r#""id":{id},"#)).unwrap_or_default();
+    let body = format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{{{params}}}}}"#);
+    command.args(["-H", "Content-Type: application/json", "-d", &body]);
+}
+
+/// A stream that nothing ends: a proxy that holds events back fails by curl's own time limit.
+fn open(mut command: Command) -> (Running, BufReader<ChildStdout>) {
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("curl starts");
+    let stream = BufReader::new(child.stdout.take().expect("a pipe"));
+    (Running(child), stream)
+}
+
+/// Reads on until this word has come, and returns what was read.
+fn wait_for(stream: &mut BufReader<ChildStdout>, word: &str) -> String {
     let mut seen = String::new();
     while !seen.contains(word) {
         let read = stream.read_line(&mut seen).expect("text");
         assert_ne!(read, 0, "the stream ended without {word}: {seen}");
     }
+    seen
 }
 
 /// A call is answered, and each event comes through while its stream stays open.
-fn lets_calls_and_events_through(scheme: &str, port: u16, folder: &TempDir) {
-    let (code, told) = run(&mut curl(scheme, port, "prompts/list", ""));
+fn lets_calls_and_events_through(proxied: &Proxied, folder: &TempDir) {
+    let (code, told) = run(&mut proxied.ask("prompts/list", ""));
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("house__first"), "{told}");
 
     let filter = r#","notifications":{"promptsListChanged":true}"#;
-    let mut listen = curl(scheme, port, "subscriptions/listen", filter);
-    let mut child = listen.stdout(Stdio::piped()).spawn().expect("curl starts");
-    let mut stream = BufReader::new(child.stdout.take().expect("a pipe"));
-    let _child = Running(child);
-    // Nothing ends this stream: a proxy that holds events back fails here, by curl's own time limit.
+    let (_listening, mut stream) = open(proxied.ask("subscriptions/listen", filter));
     wait_for(&mut stream, "notifications/subscriptions/acknowledged");
     write_prompt(folder, "second");
     wait_for(&mut stream, "notifications/prompts/list_changed");
+}
+
+/// A client of 2024-11-05 opens its stream, is told where to post, initializes, and lists.
+fn lets_the_pair_through(proxied: &Proxied) {
+    let (_listening, mut stream) = open(proxied.curl("/sse"));
+    let opening = wait_for(&mut stream, "data: ") + &wait_for(&mut stream, "\n");
+    let address = opening.lines().find_map(|line| line.strip_prefix("data: "));
+    let address = address.expect("an address");
+    assert!(address.starts_with("/messages?"), "{opening}");
+
+    let params = r#""protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"t","version":"1"}"#;
+    proxied.tell(address, "initialize", Some(1), params);
+    wait_for(&mut stream, r#""protocolVersion":"2024-11-05""#);
+    proxied.tell(address, "notifications/initialized", None, "");
+    proxied.tell(address, "prompts/list", Some(2), "");
+    wait_for(&mut stream, "house__first");
 }
 
 #[test]
@@ -127,8 +178,10 @@ fn nginx_lets_calls_and_events_through() {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {};\n", at(kind)))
         .concat();
+    // Weir asks nginx by a header not to hold its streams back; what is tested is what the file says.
     let whole = format!(
-        "pid {};\nerror_log {};\nevents {{}}\nhttp {{\naccess_log off;\n{temporary}include {};\n}}\n",
+        "pid {};\nerror_log {};\nevents {{}}\nhttp {{\naccess_log off;\n\
+         proxy_ignore_headers X-Accel-Buffering;\n{temporary}include {};\n}}\n",
         at("pid"),
         at("log"),
         at("weir.conf")
@@ -146,7 +199,9 @@ fn nginx_lets_calls_and_events_through() {
     // It goes into the background once its sockets are open.
     let started = nginx().stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it runs");
     assert!(started.success(), "{:?}", std::fs::read_to_string(at("log")));
-    lets_calls_and_events_through("https", port, &place);
+    let proxied = Proxied { scheme: "https", port };
+    lets_calls_and_events_through(&proxied, &place);
+    lets_the_pair_through(&proxied);
 }
 
 #[test]
@@ -175,5 +230,7 @@ fn caddy_lets_calls_and_events_through() {
     let mut start = caddy("start");
     start.args(["--pidfile", &at("pid")]).stdout(Stdio::null()).stderr(Stdio::null());
     assert!(start.status().expect("it runs").success());
-    lets_calls_and_events_through("http", port, &place);
+    let proxied = Proxied { scheme: "http", port };
+    lets_calls_and_events_through(&proxied, &place);
+    lets_the_pair_through(&proxied);
 }

@@ -4,10 +4,10 @@ use weir::json::Object;
 use weir::mcp::kind::Kind;
 use weir::mcp::meta;
 
-use crate::cell::{LEGACY_HTTP, MODERN_HTTP};
+use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Wire};
 use crate::client::{named, object, set, string};
 use crate::upstream::{Answer, Script};
-use crate::world::{World, everywhere, hub};
+use crate::world::{World, everywhere, hub, key_of, settle};
 
 /// Each method with parameters for the upstream `hub`'s item `a`, and how that upstream names it.
 const METHODS: [(&str, &str, &str); 5] = [
@@ -252,4 +252,45 @@ async fn an_upstream_gets_its_own_headers_and_none_of_the_clients() {
         }
         world.close().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clients_key_reaches_no_upstream_over_any_wire() {
+    let config = r#"
+        [roles.staff]
+        prompts.allow = ["*"]
+        tools.allow = ["*"]
+        resources.allow = ["*"]
+    "#;
+    everywhere(config, hub, async |world, cell| {
+        let client = world.client_as("staff", cell.client).await;
+        let ears = client.listen().await;
+        for (method, params, _) in METHODS {
+            client.request(method, params).await.result();
+        }
+        // One that is taken back, and a list that is asked for anew.
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start("tools/call", &named("hub__b"));
+        let call = held.next().await;
+        exchange.cancel().await;
+        call.cancelled().await;
+        world.upstream("hub").add(Kind::Prompt, "c").await;
+        settle().await;
+        ears.cancel().await;
+
+        let (key, upstream) = (key_of("staff"), world.upstream("hub"));
+        let heads = upstream.heads();
+        assert_eq!(heads.is_empty(), cell.upstream.wire == Wire::Stdio, "{cell}");
+        for headers in heads {
+            assert!(!headers.contains_key("authorization"), "{cell}: {headers:?}");
+            assert!(!format!("{headers:?}").contains(&key), "{cell}: {headers:?}");
+        }
+        let parameters = upstream.parameters();
+        assert!(parameters.len() > METHODS.len(), "{cell}");
+        for params in parameters {
+            let params = string(params);
+            assert!(!params.contains(&key), "{cell}: {params}");
+        }
+    })
+    .await;
 }

@@ -77,6 +77,7 @@ struct State {
     answers: HashMap<String, Answer>,
     held: HashMap<String, mpsc::Sender<Call>>,
     seen: Vec<Seen>,
+    heads: Vec<hyper::HeaderMap>,
     ears: Vec<Ear>,
     /// Sinks of requests that are never answered.
     hung: Vec<Sink>,
@@ -120,6 +121,7 @@ impl Upstream {
             answers: HashMap::new(),
             held: HashMap::new(),
             seen: Vec::new(),
+            heads: Vec::new(),
             ears: Vec::new(),
             hung: Vec::new(),
             open: HashMap::new(),
@@ -214,6 +216,16 @@ impl Upstream {
     /// How many requests for this method have come.
     pub(crate) fn count(&self, method: &str) -> usize {
         self.lock().seen.iter().filter(|seen| seen.method == method).count()
+    }
+
+    /// The headers of everything that has come over HTTP: streams, notifications and goodbyes, too.
+    pub(crate) fn heads(&self) -> Vec<hyper::HeaderMap> {
+        self.lock().heads.clone()
+    }
+
+    /// The parameters of every request that has come.
+    pub(crate) fn parameters(&self) -> Vec<Bytes> {
+        self.lock().seen.iter().map(|seen| seen.params.clone()).collect()
     }
 
     /// How many requests have come in all.
@@ -326,6 +338,11 @@ impl Upstream {
 
     fn note_surprise(&self, surprise: impl Into<String>) {
         self.lock().surprises.push(surprise.into());
+    }
+
+    /// Something comes over HTTP with these headers.
+    fn got(&self, headers: &hyper::HeaderMap) {
+        self.lock().heads.push(headers.clone());
     }
 
     /// Somebody listens from now on.

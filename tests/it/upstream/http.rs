@@ -56,6 +56,7 @@ impl Upstream {
 
     async fn serve(&self, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
+        self.got(&head.headers);
         let modern = self.side().is_modern();
         match head.method {
             Method::POST => {

@@ -23,6 +23,7 @@ impl Upstream {
     /// Serves the stream at `/mcp` and the endpoint at `/messages`; whatever else is tried is refused.
     pub(super) async fn serve_pair(&self, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
+        self.got(&head.headers);
         match (&head.method, head.uri.path()) {
             (&Method::GET, "/mcp") => self.open_pair(),
             (&Method::POST, "/messages") => match body.collect().await {
