@@ -353,6 +353,16 @@ fn nothing_is_overwritten_unasked_and_a_copy_is_kept() {
     let done = desk.weir(&["init", "--from", "zed"]);
     assert_snapshot!(format!("{}: {}", done.code, done.err), @"2: weir: secrets/local-mcp-git-token is there already and holds something else: remove it, write elsewhere, or say --force to replace it and keep a copy");
     assert_eq!(desk.read("project/secrets/local-mcp-git-token"), "another");
+
+    // One that is the same is not, but others may not read it any longer.
+    let path = desk.path("project/secrets/local-mcp-git-token");
+    let done = desk.weir(&["init", "--from", "zed", "--force"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    std::fs::remove_file(desk.path("project/weir.toml")).expect("removed");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(&path, open).expect("ours");
+    let done = desk.weir(&["init", "--from", "zed"]);
+    assert_eq!((done.code, mode(&path)), (0, 0o600), "{}", done.err);
 }
 
 #[test]
