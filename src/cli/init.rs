@@ -319,6 +319,10 @@ fn collect(
         let plural = if count == 1 { "" } else { "s" };
         told.push(format!("read {}{scope}: {count} server{plural}", source.path.display()));
         clients.push(section.as_ref().map_or(&super::clients::ANY, |section| section.client));
+        let unread = section.iter().flat_map(|section| &section.unread);
+        told.extend(unread.map(|key| {
+            format!("  `{key}` of this file is left out: servers are taken from one key of a file")
+        }));
         for (name, server) in section.into_iter().flat_map(|section| section.servers) {
             if owners.contains_key(&name) {
                 told.push(format!("  {name}: the project's is taken, not the user's"));

@@ -241,6 +241,20 @@ fn a_file_is_recognized_by_what_is_in_it() {
 }
 
 #[test]
+fn servers_under_a_second_key_of_a_file_are_told() {
+    let desk = Desk::new();
+    let file =
+        r#"{ "mcpServers": { "a": { "command": "a" } }, "mcp": { "servers": { "b": {} } } }"#;
+    desk.write("project/any.json", file);
+    let done = desk.weir(&["init", "--from", "any.json", "--print"]);
+    assert_snapshot!(done.err, @r"
+    read any.json: 1 server
+      `mcp.servers` of this file is left out: servers are taken from one key of a file
+    nothing was written; secrets have become variables to set
+    ");
+}
+
+#[test]
 fn a_projects_servers_come_before_the_users() {
     let desk = Desk::new();
     let user =
