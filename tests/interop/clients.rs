@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::fleet::{Fleet, Served, Shop, example, soon};
 
-const GREETING: &str = "---
+pub(crate) const GREETING: &str = "---
 title: Greeting
 arguments:
   - name: who

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
@@ -26,17 +27,22 @@ pub(crate) struct Fleet {
 pub(crate) struct Served {
     pub(crate) endpoint: String,
     child: Child,
-    log: Lines<BufReader<ChildStderr>>,
-    /// What was read of the log.
-    seen: Vec<serde_json::Value>,
+    log: Log,
+}
+
+/// What Weir logs, among the other lines of the stderr that it shares.
+pub(crate) struct Log {
+    lines: Lines<BufReader<ChildStderr>>,
+    /// What was read.
+    seen: Vec<String>,
 }
 
 impl Fleet {
-    /// Writes the configuration; `{port}` and a JSON log are added.
+    /// Writes the configuration; a free port, a JSON log, small pages and HTTP+SSE are added.
     pub(crate) fn new(upstreams: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let config = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n[protocol]\npage_size = 3\n{upstreams}"
+            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n[protocol]\npage_size = 3\nlegacy_sse = true\n{upstreams}"
         );
         std::fs::write(folder.path().join("weir.toml"), config).unwrap();
         Self { folder }
@@ -58,38 +64,63 @@ impl Fleet {
     /// Starts `weir serve` and waits until it is ready.
     pub(crate) async fn serve(&self) -> Served {
         let mut child = self.command(&["serve"]).stderr(Stdio::piped()).spawn().unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let endpoint = soon(async {
+        let mut log = Log::of(child.stderr.take().unwrap());
+        let ready = log.line(|line| line["message"] == "ready").await;
+        let endpoint = ready["endpoint"].as_str().unwrap().to_owned();
+        Served { endpoint, child, log }
+    }
+}
+
+impl Log {
+    /// Reads nothing yet.
+    pub(crate) fn of(stderr: ChildStderr) -> Self {
+        Self { lines: BufReader::new(stderr).lines(), seen: Vec::new() }
+    }
+
+    /// Waits until it holds a line of this message for this upstream, or has held one.
+    pub(crate) async fn logged(&mut self, message: &str, upstream: &str) -> Value {
+        self.line(|line| is_about(line, message, upstream)).await
+    }
+
+    async fn line(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
+        match self.seen.iter().map(parsed).find(&fits) {
+            Some(line) => line,
+            None => self.next(fits).await,
+        }
+    }
+
+    async fn next(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
+        let next = async {
             loop {
-                let line = log.next_line().await.unwrap().expect("weir gets ready");
-                let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
-                if line["message"] == "ready" {
-                    break line["endpoint"].as_str().unwrap().to_owned();
+                let line = self.lines.next_line().await.unwrap().expect("the log goes on");
+                let found = parsed(&line);
+                self.seen.push(line);
+                if fits(&found) {
+                    break found;
                 }
             }
-        });
-        let endpoint = endpoint.await;
-        Served { endpoint, child, log, seen: Vec::new() }
+        };
+        soon(next).await
+    }
+
+    /// Reads it to its end, so that its pipe never fills, and hands out all of it.
+    pub(crate) async fn rest(mut self) -> String {
+        while let Ok(Some(line)) = self.lines.next_line().await {
+            self.seen.push(line);
+        }
+        self.seen.join("\n")
     }
 }
 
 impl Served {
     /// Waits until the log holds a line of this message for this upstream, or has held one.
-    pub(crate) async fn logged(&mut self, message: &str, upstream: &str) {
-        if !self.seen.iter().any(|line| is_about(line, message, upstream)) {
-            self.logs(message, upstream).await;
-        }
+    pub(crate) async fn logged(&mut self, message: &str, upstream: &str) -> Value {
+        self.log.logged(message, upstream).await
     }
 
     /// Waits until the log holds another line of this message for this upstream.
     pub(crate) async fn logs(&mut self, message: &str, upstream: &str) {
-        soon(async { while !is_about(self.log_line().await, message, upstream) {} }).await;
-    }
-
-    async fn log_line(&mut self) -> &serde_json::Value {
-        let line = self.log.next_line().await.unwrap().expect("the log goes on");
-        self.seen.push(serde_json::from_str(&line).unwrap_or_default());
-        &self.seen[self.seen.len() - 1]
+        self.log.next(|line| is_about(line, message, upstream)).await;
     }
 
     /// How much memory the program occupies.
@@ -106,13 +137,18 @@ impl Served {
         let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         // Its log must not fill the pipe while it stops.
-        let drain = async { while let Ok(Some(_)) = self.log.next_line().await {} };
-        let (status, ()) = soon(async { tokio::join!(self.child.wait(), drain) }).await;
+        let drain = self.log.rest();
+        let (status, _) = soon(async { tokio::join!(self.child.wait(), drain) }).await;
         status.unwrap().success()
     }
 }
 
-fn is_about(line: &serde_json::Value, message: &str, upstream: &str) -> bool {
+/// Other lines than Weir's own are nothing.
+fn parsed(line: impl AsRef<str>) -> Value {
+    serde_json::from_str(line.as_ref()).unwrap_or_default()
+}
+
+fn is_about(line: &Value, message: &str, upstream: &str) -> bool {
     line["message"] == message && line["upstream"] == upstream
 }
 

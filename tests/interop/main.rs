@@ -6,6 +6,11 @@
 #![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
 
 mod clients;
+mod direct;
+mod expected;
 mod fleet;
 mod numbers;
+mod parts;
+mod pipe;
+mod programs;
 mod servers;

@@ -1,109 +1,20 @@
 //! Servers that others wrote, behind Weir. Their facts stand in `tests/interop/parts/README.md`.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use rmcp::model::{
     ArgumentInfo, CallToolRequestParams, CompleteRequestParams, GetPromptRequestParams,
     ReadResourceRequestParams, Reference, SubscriptionFilter,
 };
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpListener;
-use tokio::process::{Child, Command};
-use tokio_util::task::TaskTracker;
+use tokio::process::Command;
 
 use crate::clients::{Client, Listener, legacy, modern, object, over_http};
 use crate::fleet::{Fleet, soon};
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A prepared part.
-fn part(path: &str) -> PathBuf {
-    let path = root().join(".cache/interop").join(path);
-    assert!(path.exists(), "{} is missing: run `./dev prepare`", path.display());
-    path
-}
-
-fn everything() -> PathBuf {
-    part("npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
-}
-
-/// A server over HTTP that a test started.
-struct Started {
-    url: String,
-    _child: Child,
-}
-
-/// A port that is free for now.
-async fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
-}
-
-/// `server-everything` over Streamable HTTP. It tells nobody which port it got, so it gets a free one.
-async fn everything_over_http() -> Started {
-    let port = free_port().await;
-    let child = everything_on(port, "streamableHttp", "listening on port").await;
-    Started { url: format!("http://127.0.0.1:{port}/mcp"), _child: child }
-}
-
-/// `server-everything` on this port, once it says that it is ready.
-async fn everything_on(port: u16, mode: &str, ready: &str) -> Child {
-    let mut child = Command::new(part("bin/node"))
-        .arg(everything())
-        .arg(mode)
-        .env("PORT", port.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    soon(async { while !lines.next_line().await.unwrap().unwrap().contains(ready) {} }).await;
-    // It logs every message: somebody has to read on.
-    TaskTracker::new().spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    child
-}
-
-/// FastMCP over Streamable HTTP, which speaks both eras.
-async fn fastmcp() -> Started {
-    let mut child = Command::new(part("mcp2/bin/python"))
-        .arg(root().join("tests/interop/parts/fastmcp_server.py"))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = soon(lines.next_line()).await.unwrap().unwrap();
-    Started { url: line.strip_prefix("listening on ").unwrap().to_owned(), _child: child }
-}
-
-/// A page on this machine, since a test asks nobody else.
-async fn page() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::task::spawn_local(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut head = [0; 4096];
-            let read = stream.read(&mut head).await.unwrap_or(0);
-            let robots = head[..read].starts_with(b"GET /robots.txt");
-            let (status, body) = if robots {
-                ("404 Not Found", "")
-            } else {
-                ("200 OK", "<p>a weir holds water back</p>")
-            };
-            let reply = format!(
-                "HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-                body.len()
-            );
-            let _ = stream.write_all(reply.as_bytes()).await;
-        }
-    });
-    format!("http://{address}/")
-}
+use crate::parts::{
+    Started, everything, everything_on, everything_over_http, fastmcp, free_port, page, part,
+    script, sdk2,
+};
 
 fn arguments(name: &'static str, arguments: Value) -> CallToolRequestParams {
     CallToolRequestParams::new(name).with_arguments(object(arguments))
@@ -261,26 +172,38 @@ async fn real_servers_of_both_eras_work_beside_a_broken_one() {
 #[tokio::test]
 async fn a_real_servers_change_reaches_clients_of_both_eras_whatever_era_the_server_is_spoken_to_in()
  {
-    for era in ["legacy", "modern"] {
-        let server = fastmcp().await;
-        let url = &server.url;
-        let fleet = Fleet::new(&format!("[upstreams.weather]\nurl = {url:?}\nera = {era:?}\n"));
+    let (python, typescript) = (fastmcp().await, sdk2().await);
+    let stdio = format!(
+        "command = {:?}\nargs = [{:?}, \"stdio\"]",
+        part("bin/node"),
+        script("sdk2_server.mjs"),
+    );
+    for (server, era) in [
+        (format!("url = {:?}", python.url), "legacy"),
+        (format!("url = {:?}", python.url), "modern"),
+        (stdio.clone(), "legacy"),
+        (stdio, "modern"),
+        // To a legacy client over HTTP this SDK tells nothing.
+        (format!("url = {:?}", typescript.url), "modern"),
+    ] {
+        let fleet = Fleet::new(&format!("[upstreams.real]\n{server}\nera = {era:?}\n"));
         let mut served = fleet.serve().await;
-        served.logged("listed", "weather").await;
+        served.logged("listed", "real").await;
         let (old_ear, new_ear) = (Listener::default(), Listener::default());
         let old = over_http(&served, legacy(), &old_ear).await;
         let new = over_http(&served, modern(), &new_ear).await;
         let filter = SubscriptionFilter::builder().prompts_list_changed().build();
         let mut changes = soon(new.listen(filter)).await.unwrap();
 
-        call(&new, "weather__add_prompt", json!({ "name": "storm" })).await;
+        call(&new, "real__add_prompt", json!({ "name": "storm" })).await;
 
         soon(old_ear.prompts_changed.notified()).await;
         assert!(soon(changes.next()).await.unwrap().is_some());
         for client in [&old, &new] {
-            let text = prompt(client, "weather__storm", json!({ "topic": "wind" })).await;
+            let text = prompt(client, "real__storm", json!({ "topic": "wind" })).await;
             assert_eq!(text, "storm: wind");
         }
+        call(&new, "real__remove_prompt", json!({ "name": "storm" })).await;
         assert!(served.stop().await);
     }
 }

@@ -1,0 +1,285 @@
+//! What a real server lists and answers by itself, and what Weir makes of it: the same, under other names.
+//!
+//! Each server is spoken to in raw lines, once directly and once through Weir, by clients of both eras.
+//! Their facts stand in `tests/interop/parts/README.md`.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::fleet::{Fleet, soon};
+use crate::parts::{everything, page, part, script};
+use crate::pipe::Era::{self, Legacy, Modern};
+use crate::pipe::Pipe;
+
+/// A real server over stdio.
+struct Server {
+    /// Its upstream's name.
+    name: &'static str,
+    program: PathBuf,
+    arguments: Vec<String>,
+    path: Option<&'static str>,
+    /// The newest era that it speaks, which Weir is to find.
+    era: Era,
+    /// Requests that it answers alike each time, with its own names.
+    asks: Vec<(&'static str, Value)>,
+}
+
+impl Server {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).stderr(Stdio::null());
+        if let Some(path) = self.path {
+            command.env("PATH", path);
+        }
+        command
+    }
+
+    fn configuration(&self) -> String {
+        let Self { name, program, arguments, .. } = self;
+        let path = self.path.map(|path| format!("env = {{ PATH = {path:?} }}\n"));
+        let path = path.unwrap_or_default();
+        format!("[upstreams.{name}]\ncommand = {program:?}\nargs = {arguments:?}\n{path}")
+    }
+
+    /// The name that Weir gives to one of its prompts or tools.
+    fn public(&self, own: &Value) -> Value {
+        json!(format!("{}__{}", self.name, own.as_str().unwrap()))
+    }
+}
+
+fn servers(repository: &Path, page: &str) -> Vec<Server> {
+    // Nothing here is to find a `kubectl`, or a `node` to start npm with.
+    let nowhere = Some("/nonexistent");
+    let repository = repository.to_str().unwrap();
+    let at = |program: &str| part(program);
+    let server = |name, program, arguments: &[&str], path, era, asks| {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        Server { name, program, arguments, path, era, asks }
+    };
+    let call = |name: &str, with: Value| ("tools/call", json!({ "name": name, "arguments": with }));
+    let get = |name: &str, with: Value| ("prompts/get", json!({ "name": name, "arguments": with }));
+    let read = |uri: &str| ("resources/read", json!({ "uri": uri }));
+    let complete = |of: Value, name: &str, typed: &str| {
+        let argument = json!({ "name": name, "value": typed });
+        ("completion/complete", json!({ "ref": of, "argument": argument }))
+    };
+    let prompt = |name: &str| json!({ "type": "ref/prompt", "name": name });
+
+    let fetched = || {
+        let page = json!({ "url": page, "raw": true });
+        vec![get("fetch", json!({ "url": page["url"] })), call("fetch", page)]
+    };
+    let status = || vec![call("git_status", json!({ "repo_path": repository }))];
+    // What it tells of a real zone depends on the day.
+    let zone = || vec![call("get_current_time", json!({ "timezone": "Weir/Nowhere" }))];
+    let tides = script("sdk2_server.mjs");
+    let kubernetes = part("kubernetes/node_modules/mcp-server-kubernetes/dist/index.js");
+    vec![
+        server(
+            "everything",
+            at("bin/node"),
+            &[everything().to_str().unwrap(), "stdio"],
+            None,
+            Legacy,
+            vec![
+                get("args-prompt", json!({ "city": "Delft", "state": "Zuid-Holland" })),
+                get("args-prompt", json!({})),
+                get("simple-prompt", json!({})),
+                complete(prompt("completable-prompt"), "department", "E"),
+                call("echo", json!({ "message": "ä" })),
+                call("get-structured-content", json!({ "location": "Chicago" })),
+                call("get-tiny-image", json!({})),
+                read("demo://resource/static/document/features.md"),
+            ],
+        ),
+        server(
+            "fetch",
+            at("mcp2/bin/mcp-server-fetch"),
+            &["--allow-private-ips"],
+            nowhere,
+            Modern,
+            fetched(),
+        ),
+        server(
+            "fetch-old",
+            at("mcp1/bin/mcp-server-fetch"),
+            &["--allow-private-ips"],
+            nowhere,
+            Legacy,
+            fetched(),
+        ),
+        server(
+            "git",
+            at("mcp2/bin/mcp-server-git"),
+            &["--repository", repository],
+            None,
+            Modern,
+            status(),
+        ),
+        server(
+            "git-old",
+            at("mcp1/bin/mcp-server-git"),
+            &["--repository", repository],
+            None,
+            Legacy,
+            status(),
+        ),
+        server(
+            "time",
+            at("mcp2/bin/mcp-server-time"),
+            &["--local-timezone", "UTC"],
+            None,
+            Modern,
+            zone(),
+        ),
+        server(
+            "time-old",
+            at("mcp1/bin/mcp-server-time"),
+            &["--local-timezone", "UTC"],
+            None,
+            Legacy,
+            zone(),
+        ),
+        server(
+            "kubernetes",
+            at("bin/node"),
+            &[kubernetes.to_str().unwrap()],
+            nowhere,
+            Legacy,
+            vec![
+                get("k8s-diagnose", json!({ "keyword": "web" })),
+                get("k8s-diagnose", json!({ "keyword": "web", "namespace": "shop" })),
+                call("ping", json!({})),
+                // There is no cluster.
+                read("k8s://nodes"),
+            ],
+        ),
+        server(
+            "tides",
+            at("bin/node"),
+            &[tides.to_str().unwrap(), "stdio"],
+            None,
+            Modern,
+            vec![
+                get("tide-table", json!({ "port": "Harlingen" })),
+                get("tide-table", json!({})),
+                complete(prompt("tide-table"), "port", "den"),
+                complete(
+                    json!({ "type": "ref/resource", "uri": "tides://{port}/now" }),
+                    "port",
+                    "h",
+                ),
+                call("depth", json!({ "port": "Delfzijl", "metres": 7.25 })),
+                call("depth", json!({ "port": "Delfzijl" })),
+                read("tides://ports"),
+                read("tides://Den%20Oever/now"),
+            ],
+        ),
+    ]
+}
+
+const LISTS: [(&str, &str); 4] = [
+    ("prompts/list", "prompts"),
+    ("tools/list", "tools"),
+    ("resources/list", "resources"),
+    ("resources/templates/list", "resourceTemplates"),
+];
+
+/// What a server says by itself in one era: its lists as Weir is to show them, and its answers.
+async fn said_directly(server: &Server, era: Era) -> (Vec<Vec<Value>>, Vec<Value>) {
+    let mut pipe = Pipe::open(server.command(), era).await;
+    let mut lists = Vec::new();
+    for (method, member) in LISTS {
+        let mut items = pipe.list(era, method, member).await;
+        for item in items.iter_mut().filter(|_| matches!(member, "prompts" | "tools")) {
+            item["name"] = server.public(&item["name"]);
+        }
+        lists.push(items);
+    }
+    let mut answers = Vec::new();
+    for (method, params) in &server.asks {
+        answers.push(pipe.ask(era, method, params.clone()).await);
+    }
+    (lists, answers)
+}
+
+/// Compares what Weir says with what each of its servers said by itself.
+async fn compare(
+    weir: &mut Pipe,
+    era: Era,
+    servers: &[Server],
+    said: &[(Vec<Vec<Value>>, Vec<Value>)],
+) {
+    for (kind, (method, member)) in LISTS.into_iter().enumerate() {
+        let mut expected: Vec<_> =
+            said.iter().flat_map(|(lists, _)| lists[kind].iter().map(Value::to_string)).collect();
+        let listed = weir.list(era, method, member).await;
+        let mut listed: Vec<_> = listed.iter().map(Value::to_string).collect();
+        assert!(!expected.is_empty(), "nobody answers {method}");
+        // The order is Weir's own.
+        expected.sort();
+        listed.sort();
+        assert_eq!(listed, expected, "{method}, {era:?}");
+    }
+    for (server, (_, answers)) in servers.iter().zip(said) {
+        for ((method, params), expected) in server.asks.iter().zip(answers) {
+            let mut params = params.clone();
+            if let Some(own) = params.get("name") {
+                params["name"] = server.public(own);
+            } else if let Some(own) = params.pointer("/ref/name") {
+                params["ref"]["name"] = server.public(own);
+            }
+            let answer = weir.ask(era, method, params.clone()).await;
+            assert_eq!(answer, *expected, "{}, {method}, {params}, {era:?}", server.name);
+        }
+    }
+}
+
+/// Puts Weir before the servers, each spoken to in the era that it says.
+async fn compare_all(servers: &[Server], rest: &str) {
+    let configuration: Vec<_> =
+        servers.iter().map(|server| server.configuration() + rest).collect();
+    let fleet = Fleet::new(&configuration.concat());
+    let mut command = fleet.command(&["stdio"]);
+    command.stderr(Stdio::piped());
+    let mut weir = Pipe::open(command, Modern).await;
+    let mut log = weir.log();
+    // Meanwhile Weir starts its own.
+    let said = join_all(servers.iter().map(|server| said_directly(server, server.era)));
+    let said = said.await;
+    for server in servers {
+        let up = log.logged("up", server.name).await;
+        let revision = match server.era {
+            Legacy => "2025-11-25",
+            Modern => "2026-07-28",
+        };
+        assert_eq!(up["revision"], revision, "{}", server.name);
+        log.logged("listed", server.name).await;
+    }
+    compare(&mut weir, Modern, servers, &said).await;
+    weir.shake_hands().await;
+    compare(&mut weir, Legacy, servers, &said).await;
+}
+
+#[tokio::test]
+async fn a_real_server_lists_and_answers_through_weir_what_it_does_directly() {
+    let everyone = async {
+        let repository = tempfile::TempDir::new().unwrap();
+        let git = Command::new("git").arg("init").arg("--quiet").arg(repository.path()).status();
+        assert!(soon(git).await.unwrap().success());
+        let mut servers = servers(repository.path(), &page().await);
+        compare_all(&servers, "").await;
+
+        // Those of both eras once more in the older one, where they are asked to.
+        servers.retain(|server| server.era == Modern);
+        for server in &mut servers {
+            server.era = Legacy;
+        }
+        compare_all(&servers, "era = \"legacy\"\n").await;
+    };
+    tokio::task::LocalSet::new().run_until(everyone).await;
+}

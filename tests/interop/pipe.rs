@@ -1,0 +1,121 @@
+//! A client of either era over lines, which hides nothing that it reads.
+//!
+//! Where two answers are compared, what only one of the eras has is taken out: `resultType`, how long a
+//! result is fresh, and who made it.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::fleet::{Log, soon};
+use Era::{Legacy, Modern};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Era {
+    Legacy,
+    Modern,
+}
+
+/// A client over lines, which reads every answer as it was written.
+pub(crate) struct Pipe {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    asked: u64,
+}
+
+impl Pipe {
+    /// Starts the program and, in the legacy era, shakes hands.
+    pub(crate) async fn open(mut command: Command, era: Era) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut pipe = Self { child, stdin, lines, asked: 0 };
+        if era == Legacy {
+            pipe.shake_hands().await;
+        }
+        pipe
+    }
+
+    /// What it logs, where its stderr is a pipe.
+    pub(crate) fn log(&mut self) -> Log {
+        Log::of(self.child.stderr.take().unwrap())
+    }
+
+    pub(crate) async fn shake_hands(&mut self) {
+        let us = json!({ "name": "test", "version": "0" });
+        let hello =
+            json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": us });
+        let answer = self.ask(Legacy, "initialize", hello).await;
+        assert!(answer["result"]["capabilities"].is_object(), "{answer}");
+        self.write(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
+    }
+
+    async fn write(&mut self, message: &Value) {
+        self.stdin.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+    }
+
+    /// The answer without what frames it: `{"result": …}` or `{"error": …}`.
+    pub(crate) async fn ask(&mut self, era: Era, method: &str, mut params: Value) -> Value {
+        self.asked += 1;
+        if era == Modern {
+            params["_meta"] = json!({
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "0" },
+                "io.modelcontextprotocol/clientCapabilities": {},
+            });
+        }
+        let id = json!(self.asked);
+        let ask = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        self.write(&ask).await;
+        loop {
+            let line = soon(self.lines.next_line()).await.unwrap();
+            let line = line.unwrap_or_else(|| panic!("no answer to {ask}"));
+            let mut answer: Value = serde_json::from_str(&line).unwrap();
+            // What a server tells without being asked stands between the answers.
+            if answer["id"] == id && answer.get("method").is_none() {
+                answer.as_object_mut().unwrap().retain(|key, _| key != "jsonrpc" && key != "id");
+                return plain(answer);
+            }
+        }
+    }
+
+    /// All that is listed, through all pages.
+    pub(crate) async fn list(&mut self, era: Era, method: &str, member: &str) -> Vec<Value> {
+        let mut all = Vec::new();
+        let mut params = json!({});
+        loop {
+            let mut page = self.ask(era, method, params).await;
+            if page["error"]["code"] == -32601 {
+                return all;
+            }
+            let Value::Array(items) = page["result"][member].take() else {
+                panic!("{method} without {member}: {page}");
+            };
+            all.extend(items);
+            match page["result"]["nextCursor"].take() {
+                Value::Null => return all,
+                cursor => params = json!({ "cursor": cursor }),
+            }
+        }
+    }
+}
+
+/// An answer without the members that only one of the eras has.
+fn plain(mut answer: Value) -> Value {
+    if let Some(result) = answer["result"].as_object_mut() {
+        result.retain(|key, _| !matches!(key.as_str(), "resultType" | "ttlMs" | "cacheScope"));
+        if let Some(meta) = result.get_mut("_meta").and_then(Value::as_object_mut) {
+            meta.remove("io.modelcontextprotocol/serverInfo");
+            if meta.is_empty() {
+                result.remove("_meta");
+            }
+        }
+    } else {
+        answer.as_object_mut().unwrap().remove("result");
+    }
+    answer
+}

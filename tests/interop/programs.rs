@@ -1,0 +1,280 @@
+//! Clients that others wrote, as programs of their own: each in each era over each wire that it can,
+//! before one fleet.
+//!
+//! All of them do the same task, `parts/clients/task.json`, and say in one document what they saw;
+//! the document is the same for all, but for what the table here says that a client cannot show.
+//! The contract stands in `tests/interop/parts/README.md`.
+
+use std::fmt;
+use std::process::Stdio;
+use std::time::Instant;
+
+use futures::stream::{self, StreamExt};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
+
+use crate::clients::GREETING;
+use crate::expected::{differences, expected, without};
+use crate::fleet::{Fleet, Log, PATIENCE, example};
+use crate::parts::{fastmcp, part, script, sdk2};
+
+/// How many clients run at once: more would only take each other's time.
+const AT_ONCE: usize = 2;
+
+/// A client that others wrote, as the program that runs it.
+struct Client {
+    name: &'static str,
+    runs_on: &'static str,
+    script: &'static str,
+    speaks: &'static [(Era, &'static [Wire])],
+    /// What it cannot show, as pointers into the document.
+    lacks: &'static [&'static str],
+}
+
+/// What lies between a client and Weir.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wire {
+    Http,
+    /// The deprecated pair, HTTP+SSE.
+    Sse,
+    Stdio,
+    /// Over stdio to `mcp-remote`, which goes on over HTTP: in the client's era.
+    RemoteHttp,
+    /// The same, but `mcp-remote` speaks the modern era to Weir for its legacy client.
+    RemoteBridge,
+    /// Over stdio to `mcp-remote`, which goes on over HTTP+SSE.
+    RemoteSse,
+}
+
+use crate::pipe::Era::{self, Legacy, Modern};
+use Wire::{Http, RemoteBridge, RemoteHttp, RemoteSse, Sse, Stdio as Pipe};
+
+const CLIENTS: [Client; 5] = [
+    Client {
+        name: "TypeScript SDK v1",
+        runs_on: "bin/node",
+        script: "clients/sdk1.mjs",
+        speaks: &[(Legacy, &[Http, Sse, Pipe, RemoteHttp, RemoteBridge, RemoteSse])],
+        lacks: &[],
+    },
+    Client {
+        name: "TypeScript SDK v2",
+        runs_on: "bin/node",
+        script: "clients/sdk2.mjs",
+        speaks: &[(Legacy, &[Http, Sse, Pipe]), (Modern, &[Http, Pipe, RemoteHttp])],
+        lacks: &[],
+    },
+    Client {
+        name: "Python SDK 1.x",
+        runs_on: "mcp1/bin/python",
+        script: "clients/sdk1.py",
+        speaks: &[(Legacy, &[Http, Sse, Pipe])],
+        lacks: &[],
+    },
+    Client {
+        name: "Python SDK 2.x",
+        runs_on: "mcp2/bin/python",
+        script: "clients/sdk2.py",
+        speaks: &[(Legacy, &[Http, Sse, Pipe]), (Modern, &[Http, Pipe])],
+        lacks: &[],
+    },
+    // A process for each request: it hears of nothing, asks for no progress and no completion, and walks
+    // through the pages by itself. Of each kind of request it makes one.
+    Client {
+        name: INSPECTOR,
+        runs_on: "bin/node",
+        script: "clients/inspector.mjs",
+        speaks: &[(Legacy, &[Http, Sse, Pipe]), (Modern, &[Http, Pipe])],
+        lacks: &[
+            "/pages",
+            "/again",
+            "/completed",
+            "/counted/notes__slow_count/progress",
+            "/counted/tides__count",
+            "/counted/weather__count",
+            "/got/notes__summarize-notes",
+            "/got/tides__tide-table",
+            "/got/weather__forecast",
+            "/read/tides:~1~1Den%20Oever~1now",
+            "/read/weather:~1~1cities",
+            "/structured/tides__depth",
+            "/structured/weather__add",
+            "/unknown/code",
+            "/after",
+        ],
+    },
+];
+
+const INSPECTOR: &str = "Inspector's CLI";
+
+/// A library on a folder, an example over stdio, and two real servers over HTTP: legacy and modern.
+const UPSTREAMS: [&str; 4] = ["house", "notes", "tides", "weather"];
+
+/// What the file says that a client is to hear of.
+const FAREWELL: &str = "---\ntitle: Farewell\n---\nGoodbye!\n";
+
+/// One client in one era over one wire.
+struct Cell {
+    client: &'static Client,
+    era: Era,
+    wire: Wire,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{}, {:?}, {:?}", self.client.name, self.era, self.wire)
+    }
+}
+
+impl Cell {
+    fn all() -> impl Iterator<Item = Self> {
+        CLIENTS.iter().flat_map(|client| {
+            let eras = client.speaks.iter();
+            eras.flat_map(move |&(era, wires)| {
+                wires.iter().map(move |&wire| Self { client, era, wire })
+            })
+        })
+    }
+
+    /// Runs it and says in which way it saw something else than it should.
+    async fn check(&self, tides: &str, weather: &str) -> Result<(), String> {
+        let fleet = Fleet::new(&format!(
+            "[upstreams.house]\nprompts_dir = \"prompts\"\n[upstreams.notes]\ncommand = {:?}\n\
+             [upstreams.tides]\nurl = {tides:?}\n[upstreams.weather]\nurl = {weather:?}\nera = \"legacy\"\n",
+            example("legacy_stdio"),
+        ));
+        std::fs::create_dir(fleet.folder().join("prompts")).unwrap();
+        std::fs::write(fleet.folder().join("prompts/greeting.md"), GREETING).unwrap();
+        let mut expected = expected(self.era);
+        for pointer in self.client.lacks {
+            without(&mut expected, pointer);
+        }
+        let start = Instant::now();
+        let seen = tokio::time::timeout(PATIENCE, self.run(&fleet, &UPSTREAMS, "task.json")).await;
+        println!("{self}: {:.1?}", start.elapsed());
+        match seen {
+            Err(_) => Err(format!("{self}: it takes longer than {PATIENCE:?}")),
+            Ok((seen, _)) if seen == expected => Ok(()),
+            Ok((seen, log)) => {
+                let differs = differences(&seen, &expected);
+                Err(format!("{self}:\n{differs}its stderr:\n{log}"))
+            }
+        }
+    }
+
+    /// What the client saw, and what it and its children said on stderr.
+    async fn run(&self, fleet: &Fleet, upstreams: &[&str], task: &str) -> (Value, String) {
+        let mut served = match self.wire {
+            Pipe => None,
+            _ => Some(fleet.serve().await),
+        };
+        let mut command =
+            self.command(fleet, served.as_ref().map(|served| served.endpoint.as_str()));
+        let mut child = command.env("TASK", task).spawn().unwrap();
+        let (mut stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut log = Log::of(child.stderr.take().unwrap());
+
+        // Over stdio Weir is a child of the client, and shares its stderr.
+        for upstream in upstreams {
+            match &mut served {
+                Some(served) => _ = served.logged("listed", upstream).await,
+                // It starts Weir anew for each request, and no earlier than that.
+                None if self.client.name == INSPECTOR => {}
+                None => _ = log.logged("listed", upstream).await,
+            }
+        }
+        stdin.write_all(b"go\n").await.unwrap();
+
+        let mut lines = BufReader::new(stdout).lines();
+        let talk = async {
+            let mut seen = Value::Null;
+            while let Some(line) = lines.next_line().await.unwrap() {
+                if line == "waiting for a change" {
+                    std::fs::write(fleet.folder().join("prompts/farewell.md"), FAREWELL).unwrap();
+                } else {
+                    seen = serde_json::from_str(&line).unwrap();
+                }
+            }
+            seen
+        };
+        let (seen, log, status) = tokio::join!(talk, log.rest(), child.wait());
+        assert!(status.unwrap().success(), "{self}: {log}");
+        if let Some(served) = served {
+            assert!(served.stop().await, "{self}: Weir ends badly");
+        }
+        (seen, log)
+    }
+
+    fn command(&self, fleet: &Fleet, endpoint: Option<&str>) -> Command {
+        let Client { runs_on, script: path, .. } = self.client;
+        let mut command = Command::new(part(runs_on));
+        command.arg(script(path)).arg("--era");
+        command.arg(match self.era {
+            Legacy => "legacy",
+            Modern => "modern",
+        });
+        let endpoint = endpoint.unwrap_or_default();
+        let pair = endpoint.replace("/mcp", "/sse");
+        let remote = |command: &mut Command, url: &str, transport: &str, era: &str| {
+            command.args(["--wire", "stdio"]).arg(part("bin/node"));
+            command.arg(part("npm/node_modules/mcp-remote/dist/proxy.js"));
+            command.args([url, "--transport", transport, "--protocol", era]);
+        };
+        match self.wire {
+            Http => _ = command.args(["--wire", "http", endpoint]),
+            Sse => _ = command.args(["--wire", "sse", &pair]),
+            Pipe => {
+                command.args(["--wire", "stdio", env!("CARGO_BIN_EXE_weir"), "stdio"]);
+                command.args(["--config", "weir.toml"]);
+            }
+            RemoteHttp => remote(&mut command, endpoint, "http-only", "legacy"),
+            RemoteBridge => remote(&mut command, endpoint, "http-only", "auto"),
+            RemoteSse => remote(&mut command, &pair, "sse-only", "legacy"),
+        }
+        // What they keep for the next time is kept here; they ask nobody whether they are the newest.
+        command.env("HOME", fleet.folder()).env("MCP_REMOTE_CONFIG_DIR", fleet.folder());
+        command.current_dir(fleet.folder()).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+#[tokio::test]
+async fn every_client_sees_the_same_fleet_in_every_era_and_over_every_wire() {
+    let (tides, weather) = tokio::join!(sdk2(), fastmcp());
+    let checks = stream::iter(Cell::all()).map(|cell| {
+        let (tides, weather) = (&tides.url, &weather.url);
+        async move { cell.check(tides, weather).await }
+    });
+    let results: Vec<_> = checks.buffer_unordered(AT_ONCE).collect().await;
+    let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+    assert!(failed.is_empty(), "{} of the clients:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[tokio::test]
+async fn a_list_is_kept_for_as_long_as_weir_says_and_dropped_when_it_tells_of_a_change() {
+    for (client, again) in [("TypeScript SDK v2", 0), ("Python SDK 2.x", 1)] {
+        // Nobody here says how long its lists are fresh, so Weir does.
+        let fleet = Fleet::new(&format!(
+            "[upstreams.house]\nprompts_dir = \"prompts\"\n[upstreams.notes]\ncommand = {:?}\n",
+            example("legacy_stdio"),
+        ));
+        std::fs::create_dir(fleet.folder().join("prompts")).unwrap();
+        for prompt in ["adieu", "greeting"] {
+            std::fs::write(fleet.folder().join(format!("prompts/{prompt}.md")), GREETING).unwrap();
+        }
+        let client = CLIENTS.iter().find(|known| known.name == client).unwrap();
+        let cell = Cell { client, era: Modern, wire: Http };
+        let running = cell.run(&fleet, &["house", "notes"], "lists.json");
+        let (seen, log) = tokio::time::timeout(PATIENCE, running).await.expect("it ends");
+        // One keeps all pages as one list, the other keeps the first.
+        let asked = [&seen["pages"], &seen["again"]];
+        assert_eq!(asked, [&json!(2), &json!(again)], "{cell}: {log}");
+        let prompts =
+            ["adieu", "farewell", "greeting"].map(|name| format!("house__{name}")).into_iter();
+        let notes = ["notes__daily-plan", "notes__summarize-notes"].map(str::to_owned);
+        let after: Vec<_> = prompts.chain(notes).collect();
+        assert_eq!(seen["after"], json!(after), "{cell}: {log}");
+    }
+}
