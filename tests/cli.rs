@@ -8,6 +8,8 @@ mod failing;
 mod reading;
 #[path = "cli/starting.rs"]
 mod starting;
+#[path = "cli/surroundings.rs"]
+mod surroundings;
 #[path = "cli/telling.rs"]
 mod telling;
 
@@ -285,19 +287,19 @@ url = \"http://127.0.0.1:9/mcp\"
     let folder = folder(config);
     let (code, _, err) = weir(folder.path(), &["get", "gone__prompt"]);
     assert_eq!(code, 4, "nobody knows whether there is one");
-    assert_snapshot!(err, @"weir: no prompt `gone__prompt`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server");
+    assert_snapshot!(err, @"weir: no prompt `gone__prompt`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`");
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
     ok    house  library  2 prompts, 0 tools, 0 resources, 0 resource templates
-    down  gone   it cannot be started: no such program: /nonexistent/server
+    down  gone   it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
     down  away   127.0.0.1:9: Connection refused (os error 111)
     weir: 2 of 3 upstreams cannot be used: gone, away
     ");
     let (code, out, err) = weir(folder.path(), &["check", "--json"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r#"
-    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"127.0.0.1:9: Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}],"warnings":[]}
+    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server; install it, or correct `command`","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"127.0.0.1:9: Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}],"warnings":[]}
     {"error":"2 of 3 upstreams cannot be used: gone, away","exit_code":4}
     "#);
 }

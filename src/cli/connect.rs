@@ -6,7 +6,6 @@
 mod entry;
 mod insert;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
@@ -16,7 +15,7 @@ use super::clients::places::{self, Scope};
 use super::clients::server::{self, Server, Wire};
 use super::clients::{Client, Http};
 use super::failure::Failure;
-use super::{files, house};
+use super::{files, house, output};
 use crate::config::{self, Config, Entrance};
 use entry::Way;
 use insert::Inserted;
@@ -74,15 +73,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let Inserted::Text(text) = insert::insert("", &place, &entry, &|_| true)? else {
         return Err(Failure::NoConfig("the entry is empty".to_owned()));
     };
-    // A reader that has seen enough closes the pipe; that is no failure.
-    let _ = anstream::stdout().lock().write_all(text.as_bytes());
-    anstream::eprintln!("for {}, in {}", client.title, file.display());
+    output::print(|out| out.write_all(text.as_bytes()))?;
+    output::tell(&format!("for {}, in {}", client.title, file.display()));
     tell(&place, &way);
     if file.exists() {
-        anstream::eprintln!(
+        output::tell(&format!(
             "the file is there already: add the entry to its `{}`, or say --write",
             client.key
-        );
+        ));
     }
     Ok(())
 }
@@ -111,10 +109,10 @@ fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
         true => None,
         false => match load(args) {
             Err(Failure::Config(_)) if !wants_http => {
-                anstream::eprintln!(
+                output::tell(&format!(
                     "note: the configuration has mistakes, which `weir check` tells; so this is the \
                      entry for `weir stdio`"
-                );
+                ));
                 None
             }
             config => Some(config?),
@@ -145,7 +143,10 @@ fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
         Failure::Usage(format!("where this program is cannot be told: {error}"))
     })?;
     if !config.exists() {
-        anstream::eprintln!("note: {} is not there yet; `weir init` writes one", config.display());
+        output::tell(&format!(
+            "note: {} is not there yet; `weir init` writes one",
+            config.display()
+        ));
     }
     let text = |path: &Path| path.to_string_lossy().into_owned();
     Ok((Way::Stdio { program: text(&program), config: text(&config) }, endpoints))
@@ -224,16 +225,16 @@ fn write(
     };
     match insert::insert(&text, place, entry, &|old| force || is_ours(old))? {
         Inserted::Same => {
-            anstream::eprintln!("{} points at Weir already: {}", client.title, path.display());
+            output::tell(&format!("{} points at Weir already: {}", client.title, path.display()));
         }
         Inserted::Text(text) => {
             if is_there {
                 let backup = files::back_up(path)?;
-                anstream::eprintln!("kept {} as {}", path.display(), backup.display());
+                output::tell(&format!("kept {} as {}", path.display(), backup.display()));
             }
             let mark = if has_mark { "\u{feff}" } else { "" };
             files::write(path, &format!("{mark}{text}"))?;
-            anstream::eprintln!("wrote the entry `{}` into {}", place.name, path.display());
+            output::tell(&format!("wrote the entry `{}` into {}", place.name, path.display()));
             tell(place, way);
         }
     }
@@ -244,17 +245,17 @@ fn write(
 fn tell(place: &Place<'_>, way: &Way) {
     if let Way::Http { key, .. } = way {
         if let Some(note) = entry::key_note(place.client, key.as_deref()) {
-            anstream::eprintln!("key: {note}");
+            output::tell(&format!("key: {note}"));
         }
         if matches!(place.client.dialect.http, Http::Bridge) {
-            anstream::eprintln!(
+            output::tell(&format!(
                 "{} starts only processes from its file, so mcp-remote (npm) stands in between; its \
                  settings can add the URL as a connector, too",
                 place.client.title
-            );
+            ));
         }
     }
-    anstream::eprintln!("then: {}", place.client.afterwards);
+    output::tell(&format!("then: {}", place.client.afterwards));
 }
 
 // === Which entry is ours ===

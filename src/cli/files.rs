@@ -57,8 +57,13 @@ pub(super) fn back_up(path: &Path) -> Result<PathBuf, Failure> {
 
 /// What is said of a file that cannot be written.
 pub(super) fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    // One that is not the system's own names a file that was only on its way to be this one.
+    let why = match error.raw_os_error() {
+        Some(_) => error.to_string(),
+        None => error.kind().to_string(),
+    };
     Failure::Usage(format!(
-        "{} cannot be written: {error}; check the path and the permissions of its folder",
+        "{} cannot be written: {why}; check the path and the permissions of its folder",
         path.display()
     ))
 }

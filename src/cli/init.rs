@@ -9,7 +9,6 @@ mod secrets;
 mod texts;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use toml_edit::{DocumentMut, Item, Table};
@@ -21,7 +20,7 @@ use super::clients::server::{self, Server};
 use super::clients::variables::{self, Input};
 use super::connect::leads_here;
 use super::failure::Failure;
-use super::files;
+use super::{files, output};
 use crate::config::{Config, Severity};
 use mapping::Origin;
 use secrets::Vault;
@@ -75,14 +74,14 @@ fn start(folder: &Path, force: bool) -> Result<(), Failure> {
     for (path, text) in &starter {
         make_way(path, force, true)?;
         files::write(path, text)?;
-        anstream::eprintln!("wrote {}", path.display());
+        output::tell(&format!("wrote {}", path.display()));
     }
     let at = config_option(&starter[0].0);
-    anstream::eprintln!(
+    output::tell(&format!(
         "next: `weir check{at}` tries it, `weir list{at}` shows what clients will see\n      \
          `weir connect CLIENT{at}` prints the entry for a client, such as claude-code or cursor\n      \
          `weir init --from CLIENT` takes over the servers that a client has already"
-    );
+    ));
     Ok(())
 }
 
@@ -100,7 +99,7 @@ fn make_way(path: &Path, force: bool, act: bool) -> Result<(), Failure> {
     }
     if act && path.exists() {
         let backup = files::back_up(path)?;
-        anstream::eprintln!("kept {} as {}", path.display(), backup.display());
+        output::tell(&format!("kept {} as {}", path.display(), backup.display()));
     }
     Ok(())
 }
@@ -192,7 +191,7 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
     if text.count == 0 {
         let places: Vec<_> = sources.iter().map(|one| one.path.display().to_string()).collect();
         for line in told.iter().filter(|line| line.starts_with(' ')) {
-            anstream::eprintln!("{}", super::content::plain(line));
+            output::tell(&super::content::plain(line));
         }
         return Err(Failure::NoConfig(format!(
             "{}: no MCP server to take over; name another file with --from FILE, or begin with \
@@ -201,10 +200,9 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
         )));
     }
     if args.print {
-        told.iter().for_each(|line| anstream::eprintln!("{}", super::content::plain(line)));
-        // A reader that has seen enough closes the pipe; that is no failure.
-        let _ = anstream::stdout().lock().write_all(text.to_string().as_bytes());
-        anstream::eprintln!("nothing was written; secrets have become variables to set");
+        told.iter().for_each(|line| output::tell(&super::content::plain(line)));
+        output::print(|out| out.write_all(text.to_string().as_bytes()))?;
+        output::tell("nothing was written; secrets have become variables to set");
         return Ok(());
     }
     if let Some(path) = vault.in_the_way(&beside).filter(|_| !args.force) {
@@ -217,17 +215,17 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
     make_way(&output, args.force, true)?;
     vault.write(&beside)?;
     files::write(&output, &text.to_string())?;
-    told.iter().for_each(|line| anstream::eprintln!("{}", super::content::plain(line)));
+    told.iter().for_each(|line| output::tell(&super::content::plain(line)));
     let plural = if text.count == 1 { "" } else { "s" };
-    anstream::eprintln!("wrote {}: {} upstream{plural}", output.display(), text.count);
+    output::tell(&format!("wrote {}: {} upstream{plural}", output.display(), text.count));
     judge(&output);
     let at = config_option(&output);
     let client = known.map_or("CLIENT", |client| client.name);
-    anstream::eprintln!(
+    output::tell(&format!(
         "next: `weir check{at}` tries it\n      \
          `weir connect {client}{at} --write` puts Weir into the client's file; then take the servers \
          that Weir has now out of it"
-    );
+    ));
     Ok(())
 }
 
@@ -237,10 +235,10 @@ fn judge(output: &Path) {
     let mistakes: Vec<_> =
         report.problems().iter().filter(|problem| problem.severity == Severity::Error).collect();
     for problem in mistakes.iter().take(MAX_TOLD) {
-        anstream::eprintln!("  still to do: {}: {}", problem.key, problem.what);
+        output::tell(&format!("  still to do: {}: {}", problem.key, problem.what));
     }
     if let Some(more) = mistakes.len().checked_sub(MAX_TOLD).filter(|more| *more > 0) {
-        anstream::eprintln!("  and {more} more, which `weir check` tells");
+        output::tell(&format!("  and {more} more, which `weir check` tells"));
     }
 }
 
@@ -321,6 +319,10 @@ fn collect(
         let plural = if count == 1 { "" } else { "s" };
         told.push(format!("read {}{scope}: {count} server{plural}", source.path.display()));
         clients.push(section.as_ref().map_or(&super::clients::ANY, |section| section.client));
+        let unread = section.iter().flat_map(|section| &section.unread);
+        told.extend(unread.map(|key| {
+            format!("  `{key}` of this file is left out: servers are taken from one key of a file")
+        }));
         for (name, server) in section.into_iter().flat_map(|section| section.servers) {
             if owners.contains_key(&name) {
                 told.push(format!("  {name}: the project's is taken, not the user's"));

@@ -17,9 +17,9 @@ pub(super) struct Args {
 }
 
 /// How clients reach Weir.
-const SERVES: [&str; 2] = ["http", "stdio"];
+const SERVES: [&str; 3] = ["http", "http+sse", "stdio"];
 /// How Weir reaches upstreams.
-const REACHES: [&str; 4] = ["http", "https", "stdio", "prompt library"];
+const REACHES: [&str; 4] = ["http", "http+sse", "stdio", "prompt library"];
 
 /// Prints the version and what is spoken.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {

@@ -65,7 +65,13 @@ fn parse<'f>(file: &'f File, start: usize, ledger: &Ledger) -> Option<DeTable<'f
         return None;
     }
     let (document, errors) = DeTable::parse_recoverable(text);
+    let mut last = None;
     for error in &errors {
+        // The parser says of one open bracket as often that it is open as it had hopes of its end.
+        let this = (error.span(), error.message());
+        if last.replace(this.clone()) == Some(this) {
+            continue;
+        }
         let span = error.span().map(|span| span.start + start..span.end + start);
         ledger.add(Severity::Error, String::new(), span.or(Some(start..start)), syntax(error));
     }

@@ -275,10 +275,19 @@ fn source(t: &Table<'_>, surroundings: &Surroundings<'_>, enabled: bool) -> Opti
 /// mounted or made later, and until then the other upstreams are served.
 fn folder<'a>(t: &Table<'a>, key: &'a str, must_be: bool) -> Option<PathBuf> {
     let folder = t.folder(key).join(t.read(key, value::text)?);
-    if must_be && !folder.is_dir() {
-        let what = format!("there is no folder {}", t.quote(key));
-        let remedy = "make it, or correct the path: it starts from the folder of this file";
-        t.warn(key, Complaint::new(what, remedy));
+    // Behind the dot is what may be entered only.
+    match std::fs::metadata(folder.join(".")) {
+        Ok(_) => {}
+        Err(error) if must_be && error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let what = format!("the folder {} may not be entered", t.quote(key));
+            t.warn(key, Complaint::new(what, "check its permissions"));
+        }
+        Err(_) if must_be => {
+            let what = format!("there is no folder {}", t.quote(key));
+            let remedy = "make it, or correct the path: it starts from the folder of this file";
+            t.warn(key, Complaint::new(what, remedy));
+        }
+        Err(_) => {}
     }
     Some(folder)
 }

@@ -93,7 +93,15 @@ impl Dial for Host {
             .kill_on_drop(true);
         if let Some(cwd) = &command.cwd {
             if !cwd.is_dir() {
-                return Err(io::Error::other(format!("no such folder: {}", cwd.display())));
+                let folder = cwd.display();
+                let text = format!("no such folder: {folder}; make it, or correct `cwd`");
+                return Err(io::Error::other(text));
+            }
+            // Else a folder that may not be entered would be put down to the program.
+            if let Err(error) = std::fs::metadata(cwd.join(".")) {
+                let folder = cwd.display();
+                let text = format!("{folder} cannot be entered: {error}; check its permissions");
+                return Err(io::Error::new(error.kind(), text));
             }
             process.current_dir(cwd);
         }
@@ -161,9 +169,17 @@ fn explain(program: &str, error: &io::Error) -> io::Error {
         io::ErrorKind::NotFound if program.contains(' ') => {
             format!("no program `{program}`: what follows the program's name goes into `args`")
         }
-        io::ErrorKind::NotFound if program.contains('/') => format!("no such program: {program}"),
-        io::ErrorKind::NotFound => format!("no program `{program}` in PATH"),
-        io::ErrorKind::PermissionDenied => format!("`{program}` may not be executed"),
+        io::ErrorKind::NotFound if program.contains('/') => {
+            format!("no such program: {program}; install it, or correct `command`")
+        }
+        io::ErrorKind::NotFound => {
+            format!(
+                "no program `{program}` in PATH; install it, or write its whole path as `command`"
+            )
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("`{program}` may not be executed; check its permissions")
+        }
         _ => format!("`{program}`: {error}"),
     };
     io::Error::new(error.kind(), text)
@@ -292,18 +308,21 @@ mod tests {
             Host::new().spawn(&command).map(|_| ()).expect_err("no such thing").to_string()
         };
         let missing = refusal(|command| command.program = "no-such-program".into());
-        assert_eq!(missing, "no program `no-such-program` in PATH");
+        assert_eq!(
+            missing,
+            "no program `no-such-program` in PATH; install it, or write its whole path as `command`"
+        );
         let missing = refusal(|command| command.program = "/no/such".into());
-        assert_eq!(missing, "no such program: /no/such");
+        assert_eq!(missing, "no such program: /no/such; install it, or correct `command`");
         let line = refusal(|command| command.program = "no-such --option".into());
         assert_eq!(
             line,
             "no program `no-such --option`: what follows the program's name goes into `args`"
         );
         let forbidden = refusal(|command| command.program = "/etc/passwd".into());
-        assert_eq!(forbidden, "`/etc/passwd` may not be executed");
+        assert_eq!(forbidden, "`/etc/passwd` may not be executed; check its permissions");
         let nowhere = refusal(|command| command.cwd = Some("/no/such".into()));
-        assert_eq!(nowhere, "no such folder: /no/such");
+        assert_eq!(nowhere, "no such folder: /no/such; make it, or correct `cwd`");
     }
 
     #[tokio::test]

@@ -133,7 +133,10 @@ impl Librarian {
             let opened = self.tasks.spawn_blocking(move || Library::open(&dir)).await;
             match opened {
                 Ok(Ok(library)) => return library,
-                Ok(Err(error)) => self.board.down(&format!("{error}: {}", error.source)),
+                Ok(Err(error)) => {
+                    let why = &error.source;
+                    self.board.down(&format!("{error}: {why}; check the path and its permissions"));
+                }
                 Err(panicked) => self.board.down(&panicked.to_string()),
             }
             tokio::time::sleep(backoff.next()).await;

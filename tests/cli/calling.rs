@@ -141,13 +141,13 @@ fn what_goes_wrong_with_a_call_has_a_code_and_a_line() {
     ! weir: no client `nobody` in the configuration
     => 3
     $ weir call gone__echo
-    ! weir: no tool `gone__echo`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server
+    ! weir: no tool `gone__echo`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
     => 4
     $ weir call gone__echo --as visitor
-    ! weir: no tool `gone__echo`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server
+    ! weir: no tool `gone__echo`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
     => 4
     $ weir call gone__echo --json
-    ! {"error":"no tool `gone__echo`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server","exit_code":4}
+    ! {"error":"no tool `gone__echo`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`","exit_code":4}
     => 4
     $ weir call notes__slow_count to:=-1
     ! weir: notes__slow_count: `to` must be a whole number

@@ -135,13 +135,13 @@ fn an_upstream_that_cannot_be_reached_is_named_with_its_reason() {
     ];
     assert_snapshot!(all.concat(), @r"
     $ weir get gone__x
-    ! weir: no prompt `gone__x`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server
+    ! weir: no prompt `gone__x`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
     => 4
     $ weir read gone:1
-    ! weir: no resource `gone:1`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server
+    ! weir: no resource `gone:1`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
     => 4
     $ weir list prompts --upstream gone
-    ! weir: the list is not whole: upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server
+    ! weir: the list is not whole: upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
     => 4
     ");
 }

@@ -50,11 +50,11 @@ fn version_tells_what_is_spoken() {
     $ weir version
     weir VERSION (ARCH OS)
     revisions  2026-07-28 (modern); 2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25 (legacy)
-    clients    http, stdio
-    upstreams  http, https, stdio, prompt library
+    clients    http, http+sse, stdio
+    upstreams  http, http+sse, stdio, prompt library
     => 0
     $ weir version --json
-    {"version":"VERSION","arch":"ARCH","os":"OS","revisions":["2024-11-05","2025-03-26","2025-06-18","2025-11-25","2026-07-28"],"clients":["http","stdio"],"upstreams":["http","https","stdio","prompt library"]}
+    {"version":"VERSION","arch":"ARCH","os":"OS","revisions":["2024-11-05","2025-03-26","2025-06-18","2025-11-25","2026-07-28"],"clients":["http","http+sse","stdio"],"upstreams":["http","http+sse","stdio","prompt library"]}
     => 0
     $ weir --version
     weir VERSION

@@ -241,6 +241,20 @@ fn a_file_is_recognized_by_what_is_in_it() {
 }
 
 #[test]
+fn servers_under_a_second_key_of_a_file_are_told() {
+    let desk = Desk::new();
+    let file =
+        r#"{ "mcpServers": { "a": { "command": "a" } }, "mcp": { "servers": { "b": {} } } }"#;
+    desk.write("project/any.json", file);
+    let done = desk.weir(&["init", "--from", "any.json", "--print"]);
+    assert_snapshot!(done.err, @r"
+    read any.json: 1 server
+      `mcp.servers` of this file is left out: servers are taken from one key of a file
+    nothing was written; secrets have become variables to set
+    ");
+}
+
+#[test]
 fn a_projects_servers_come_before_the_users() {
     let desk = Desk::new();
     let user =
@@ -353,6 +367,16 @@ fn nothing_is_overwritten_unasked_and_a_copy_is_kept() {
     let done = desk.weir(&["init", "--from", "zed"]);
     assert_snapshot!(format!("{}: {}", done.code, done.err), @"2: weir: secrets/local-mcp-git-token is there already and holds something else: remove it, write elsewhere, or say --force to replace it and keep a copy");
     assert_eq!(desk.read("project/secrets/local-mcp-git-token"), "another");
+
+    // One that is the same is not, but others may not read it any longer.
+    let path = desk.path("project/secrets/local-mcp-git-token");
+    let done = desk.weir(&["init", "--from", "zed", "--force"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    std::fs::remove_file(desk.path("project/weir.toml")).expect("removed");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(&path, open).expect("ours");
+    let done = desk.weir(&["init", "--from", "zed"]);
+    assert_eq!((done.code, mode(&path)), (0, 0o600), "{}", done.err);
 }
 
 #[test]

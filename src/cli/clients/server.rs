@@ -76,6 +76,8 @@ pub(in crate::cli) struct Section {
     pub(in crate::cli) servers: Vec<(String, Result<Server, String>)>,
     /// Of which client the file is.
     pub(in crate::cli) client: &'static Client,
+    /// Other keys of the file under which servers stand, which were not read.
+    pub(in crate::cli) unread: Vec<String>,
 }
 
 /// Finds the servers in a document, whatever its client. None if there is no place for servers in it.
@@ -104,6 +106,8 @@ pub(in crate::cli) fn find(
             .find_map(|keys| Some((*keys.last()?, Some(at(keys)?))))
             .unwrap_or(("mcpServers", None)),
     };
+    let taken_from = keys.iter().find(|keys| known.is_none() && at(keys).is_some());
+    let taken_from = taken_from.map_or(String::new(), |keys| keys.join("."));
     let here = document.get("projects").and_then(|all| all.get(&folder.display().to_string()));
     let here = here.and_then(|project| project.get("mcpServers")).filter(|_| key == "mcpServers");
     if section.is_none() && here.is_none() {
@@ -119,7 +123,13 @@ pub(in crate::cli) fn find(
             servers.push((name.clone(), server));
         }
     }
-    Some(Section { servers, client })
+    let holds_servers = |keys: &&[&str]| at(keys).is_some_and(|it| !it.members().is_empty());
+    let unread = match known {
+        Some(_) => Vec::new(),
+        None => keys.iter().copied().filter(holds_servers).map(|keys| keys.join(".")).collect(),
+    };
+    let unread = unread.into_iter().filter(|it| *it != taken_from).collect();
+    Some(Section { servers, client, unread })
 }
 
 /// Gemini CLI switches servers on and off in a list of its own.

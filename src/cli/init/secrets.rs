@@ -91,7 +91,8 @@ impl Vault {
         for (name, value) in kept {
             let path = secrets.join(name);
             match std::fs::read(&path) {
-                Ok(there) if there == value.as_bytes() => continue,
+                // What is there may be readable for others, and is written anew all the same.
+                Ok(there) if there == value.as_bytes() => {}
                 Ok(_) => {
                     files::back_up(&path)?;
                 }

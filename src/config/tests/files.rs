@@ -204,6 +204,16 @@ fn what_is_no_toml_is_told_for_all_files_at_once() {
 }
 
 #[test]
+fn an_open_bracket_is_told_once() {
+    let home = Home::new(&[("weir.toml", "b = [\n[upstreams.x\n")]);
+    let lines = home.lines();
+    let mut told: Vec<_> = lines.lines().collect();
+    told.dedup();
+    assert_eq!(told.join("\n"), lines.trim_end());
+    assert!(lines.contains("unclosed array"), "{lines}");
+}
+
+#[test]
 fn json_is_told_apart() {
     for text in ["{\"url\": \"hunter2\"}", "\u{feff}\n\t{\n\"env\": {\"T\": \"hunter2\"}}"] {
         let home = Home::new(&[("weir.toml", text)]);

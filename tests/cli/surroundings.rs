@@ -1,0 +1,171 @@
+//! What stands in the way outside of the configuration: programs that are not there, folders without
+//! permission, a standard error that is broken. Each gets one line that says what to do.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+
+use insta::assert_snapshot;
+use tempfile::TempDir;
+
+use super::{folder, shown};
+
+#[test]
+fn a_program_that_is_not_there_is_one_line_that_says_what_to_do() {
+    let folder = folder("[upstreams.gone]\ncommand = \"no-such-program\"\n");
+    let commands: [&[&str]; 7] = [
+        &["check"],
+        &["check", "--json"],
+        &["list", "tools"],
+        &["call", "gone__x"],
+        &["get", "gone__x"],
+        &["read", "gone:1", "--json"],
+        &["complete", "prompt", "gone__x", "a="],
+    ];
+    let told = commands.map(|arguments| shown(folder.path(), arguments)).concat();
+    assert_snapshot!(told);
+}
+
+#[test]
+fn a_service_whose_upstream_has_no_program_says_so_and_serves_the_others() {
+    let config = "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
+        [upstreams.house]\nprompts_dir = \"prompts\"\n\
+        [upstreams.gone]\ncommand = \"no-such-program\"\n";
+    let folder = folder(config);
+    let mut weir = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+    weir.arg("serve").current_dir(folder.path()).stderr(std::process::Stdio::piped());
+    let mut weir = weir.spawn().expect("it starts");
+    let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
+    let down = super::line_with(&mut log, "\"down\"");
+    let reason =
+        "no program `no-such-program` in PATH; install it, or write its whole path as `command`";
+    assert!(down.contains("\"gone\"") && down.contains(reason), "{down}");
+    super::terminate(&weir);
+    assert!(weir.wait().expect("it ends").success());
+}
+
+// === Folders without permission ===
+
+/// A folder that everybody may use, with a copy of Weir in it: tests may run as root, from a build that
+/// only root can reach, and root may do everything.
+struct Public {
+    folder: TempDir,
+}
+
+impl Public {
+    fn new() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let public = Self { folder };
+        public.allow(".", 0o777);
+        let weir = public.path("weir-itself");
+        std::fs::copy(env!("CARGO_BIN_EXE_weir"), weir).expect("copied");
+        public.allow("weir-itself", 0o755);
+        public
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn allow(&self, name: &str, mode: u32) {
+        std::fs::set_permissions(self.path(name), Permissions::from_mode(mode)).expect("ours");
+    }
+
+    /// Writes a file that everybody may read, in a folder that nobody may write to.
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(path, text).expect("written");
+        self.allow(name, 0o644);
+    }
+
+    /// Runs Weir as somebody who is not root, and tells it all with the folder's name taken out.
+    fn shown(&self, arguments: &[&str]) -> String {
+        let mut command = std::process::Command::new(self.path("weir-itself"));
+        command.args(arguments).current_dir(self.folder.path());
+        command.env("HOME", self.path("home")).env_remove("XDG_CONFIG_HOME");
+        if rustix::process::geteuid().is_root() {
+            // `nobody`; groups are given up with the user.
+            command.uid(65_534).gid(65_534);
+        }
+        let output = command.output().expect("it runs");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes text");
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        let code = output.status.code().expect("it exits");
+        let told = format!("$ weir {}\n{out}{err}=> {code}\n", arguments.join(" "));
+        told.replace(&self.folder.path().display().to_string(), "")
+    }
+}
+
+impl Drop for Public {
+    fn drop(&mut self) {
+        // Whoever is not root can remove only what may be entered.
+        for name in ["closed", "fixed", "home"] {
+            let _ = std::fs::set_permissions(self.path(name), Permissions::from_mode(0o755));
+        }
+    }
+}
+
+#[test]
+fn a_folder_without_permission_is_one_line_that_says_what_to_do() {
+    let public = Public::new();
+    public.write("weir.toml", "[upstreams.house]\nprompts_dir = \"closed\"\n");
+    public.write("cwd.toml", "[upstreams.hub]\ncommand = \"cat\"\ncwd = \"closed\"\n");
+    public.write("plain.json", r#"{"mcpServers": {"a": {"command": "cat"}}}"#);
+    let secret = r#"{"mcpServers": {"a": {"command": "cat", "env": {"API_TOKEN": "sk-1"}}}}"#;
+    public.write("secret.json", secret);
+    public.write("closed/mcp.json", "{}");
+    public.write("fixed/.keep", "");
+    public.write("home/.keep", "");
+    for (name, mode) in [("closed", 0o000), ("fixed", 0o555), ("home", 0o555)] {
+        public.allow(name, mode);
+    }
+    let commands: [&[&str]; 11] = [
+        &["init", "--dir", "fixed"],
+        &["init", "--dir", "fixed/new"],
+        &["init", "--dir", "closed"],
+        &["init", "--from", "plain.json", "--dir", "fixed"],
+        &["init", "--from", "secret.json", "--dir", "fixed"],
+        &["init", "--from", "closed/mcp.json", "--dir", "new"],
+        &["connect", "cursor", "--stdio", "--write"],
+        &["check", "--offline"],
+        &["check"],
+        &["list", "--json"],
+        &["list", "tools", "--config", "cwd.toml"],
+    ];
+    let told = commands.map(|arguments| public.shown(arguments)).concat();
+    assert_snapshot!(told);
+}
+
+// === Broken outputs ===
+
+#[test]
+fn init_and_connect_need_no_standard_error_and_miss_what_they_cannot_print() {
+    let folder = folder("[upstreams.house]\nprompts_dir = \"prompts\"\n");
+    std::fs::write(folder.path().join("mcp.json"), r#"{"mcpServers":{"a":{"command":"cat"}}}"#)
+        .expect("written");
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("it is there");
+    let weir = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(arguments).current_dir(folder.path()).env("HOME", folder.path());
+        command
+    };
+    let cases: [&[&str]; 4] = [
+        &["init", "--dir", "new"],
+        &["init", "--from", "mcp.json", "--output", "other.toml"],
+        &["connect", "cursor"],
+        &["connect", "cursor", "--write"],
+    ];
+    for arguments in cases {
+        let output = weir(arguments).stderr(full()).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+    }
+    assert!(Path::new(&folder.path().join("new/weir.toml")).exists());
+    for arguments in [&["init", "--from", "mcp.json", "--print"][..], &["connect", "cursor"]] {
+        let output = weir(arguments).stdout(full()).output().expect("it runs");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(74), "{arguments:?}: {err}");
+        assert!(err.contains("standard output cannot be written to"), "{err}");
+    }
+}
