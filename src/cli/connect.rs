@@ -112,8 +112,8 @@ fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
         false => match load(args) {
             Err(Failure::Config(_)) if !wants_http => {
                 anstream::eprintln!(
-                    "note: the configuration has mistakes, which `weir check` tells; so this is the \
-                     entry for `weir stdio`"
+                    "note: Weir will not start from this configuration until its mistakes are mended: \
+                     `weir check` tells them; this is the entry for `weir stdio`"
                 );
                 None
             }
