@@ -19,7 +19,7 @@ pub(super) struct Args {
     #[arg(value_enum, default_value = "prompts")]
     kind: Listed,
     /// Starts and lists this upstream only; may be given several times.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_hint = clap::ValueHint::Other)]
     upstream: Vec<String>,
     #[command(flatten)]
     ask: AskArgs,

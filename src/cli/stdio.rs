@@ -16,7 +16,7 @@ use crate::upstream::host::Host;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Serves the client under the policy of this one, instead of the anonymous role.
-    #[arg(long = "as", value_name = "CLIENT")]
+    #[arg(long = "as", value_name = "CLIENT", value_hint = clap::ValueHint::Other)]
     client: Option<String>,
     #[command(flatten)]
     config: ConfigArgs,

@@ -49,7 +49,8 @@ impl<'a> Table<'a> {
             if !asked.contains(&key.get_ref().as_ref()) {
                 // A misspelled `headers` holds as many secrets as a well spelled one.
                 self.ledger.hide(value);
-                let remedy = did_you_mean(key.get_ref(), asked.iter().copied())
+                let remedy = habit(key.get_ref(), &asked)
+                    .or_else(|| did_you_mean(key.get_ref(), asked.iter().copied()))
                     .unwrap_or_else(|| format!("known here: {}", asked.join(", ")));
                 let complaint = Complaint::new("no such key", remedy);
                 self.ledger.add(
@@ -293,4 +294,17 @@ pub(super) fn join(path: &str, key: &str) -> String {
         !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
     let key = if bare { key.to_owned() } else { format!("{key:?}") };
     if path.is_empty() { key } else { format!("{path}.{key}") }
+}
+
+/// What to write for a key that other programs' configurations have, where this table has the like of it.
+fn habit(key: &str, asked: &[&str]) -> Option<String> {
+    let (here, remedy) = match key {
+        "mcpServers" | "mcp_servers" | "servers" | "context_servers" | "upstream" => {
+            ("upstreams", "write [upstreams.<name>]")
+        }
+        "disabled" => ("enabled", "write `enabled = false`"),
+        "type" => ("transport", "leave it out: `command` or `url` says it"),
+        _ => return None,
+    };
+    asked.contains(&here).then(|| remedy.into())
 }

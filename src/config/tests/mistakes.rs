@@ -12,6 +12,34 @@ fn warnings(text: &str) -> String {
 }
 
 #[test]
+fn keys_of_other_programs_are_told_in_weirs_words() {
+    let told = mistakes(
+        r#"
+[mcp_servers.a]
+command = "x"
+[upstreams.b]
+command = "x"
+type = "stdio"
+disabled = true
+[log]
+type = "json"
+"#,
+    );
+    let remedies: Vec<_> = told.lines().filter_map(|line| line.split_once('^')).collect();
+    let remedies: Vec<_> =
+        remedies.iter().map(|(_, rest)| rest.trim_start_matches('^').trim()).collect();
+    assert_eq!(
+        remedies,
+        [
+            "write [upstreams.<name>]",
+            "leave it out: `command` or `url` says it",
+            "write `enabled = false`",
+            "known here: level, format",
+        ]
+    );
+}
+
+#[test]
 fn ten_mistakes_have_ten_places() {
     let report = parse(
         r#"
