@@ -52,39 +52,63 @@ pub(super) struct Loaded {
 impl ConfigArgs {
     /// Reads and checks the configuration, and tells its warnings.
     pub(super) async fn load_and_warn(&self, options: &Options) -> Result<Loaded, Failure> {
-        let loaded = self.load(options).await?;
-        loaded.config.warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
+        let found = self.find().await?;
+        let config = found.read(options)?;
+        let loaded = found.loaded(config);
+        loaded.warn();
         Ok(loaded)
-    }
-
-    /// Reads and checks the configuration.
-    pub(super) async fn load(&self, options: &Options) -> Result<Loaded, Failure> {
-        let (config, demo) = if self.demo {
-            let demo = Demo::start().await?;
-            let config = Config::parse(demo.config(), Path::new("demo.toml"), options);
-            (config.map_err(Failure::Config)?, Some(demo))
-        } else {
-            (Config::load(&self.path()?, options).map_err(Failure::Config)?, None)
-        };
-        Ok(Loaded { config, demo })
     }
 
     /// Checks the configuration and starts nothing for it; returns its warnings.
     pub(super) async fn check(&self, options: &Options) -> Result<Vec<Warning>, Failure> {
-        if self.demo {
-            return Ok(self.load(options).await?.config.warnings);
+        match self.find().await? {
+            Found::File(path) => Config::check(&path, options).map_err(Failure::Config),
+            demo => Ok(demo.read(options)?.warnings),
         }
-        Config::check(&self.path()?, options).map_err(Failure::Config)
     }
 
-    fn path(&self) -> Result<PathBuf, Failure> {
-        self.config.clone().map_or_else(find, Ok)
+    async fn find(&self) -> Result<Found, Failure> {
+        match &self.config {
+            _ if self.demo => Demo::start().await.map(Found::Demo),
+            Some(path) => Ok(Found::File(path.clone())),
+            None => find().map(Found::File),
+        }
+    }
+}
+
+/// A configuration that is yet to be read.
+enum Found {
+    File(PathBuf),
+    Demo(Demo),
+}
+
+impl Found {
+    fn read(&self, options: &Options) -> Result<Config, Failure> {
+        let config = match self {
+            Self::File(path) => Config::load(path, options),
+            Self::Demo(demo) => Config::parse(demo.config(), Path::new("demo.toml"), options),
+        };
+        config.map_err(Failure::Config)
+    }
+
+    fn loaded(self, config: Config) -> Loaded {
+        let demo = match self {
+            Self::File(_) => None,
+            Self::Demo(demo) => Some(demo),
+        };
+        Loaded { config, demo }
+    }
+}
+
+impl Loaded {
+    fn warn(&self) {
+        self.config.warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
     }
 }
 
 /// How a configuration is judged by a program that runs in this environment.
 pub(super) fn options(allow_anonymous_network: bool) -> Options {
-    Options { allow_anonymous_network, environment: std::env::vars_os().collect() }
+    Options { allow_anonymous_network, environment: std::env::vars_os().collect(), only: None }
 }
 
 /// Looks for the configuration where it usually is.
@@ -141,14 +165,22 @@ impl House {
         wanted: Wanted<'_>,
     ) -> Result<Self, Failure> {
         // Nobody else can come in, so whoever may listen on the network does not matter here.
-        let options = options(true);
-        let load =
-            if json { args.load(&options).await } else { args.load_and_warn(&options).await };
-        let mut loaded = load?;
+        let found = args.find().await?;
+        // Where not all are needed, what the file says decides; only then are secrets fetched.
+        let only = (!wanted.is_all()).then(Vec::new);
+        let mut options = Options { only, ..options(true) };
+        let mut config = found.read(&options)?;
         if let Some(client) = client {
-            is_welcome(&loaded.config, client)?;
+            is_welcome(&config, client)?;
         }
-        needed::keep_needed(&mut loaded.config, wanted)?;
+        if !wanted.is_all() {
+            options.only = Some(needed::needed(&config, wanted)?);
+            config = found.read(&options)?;
+        }
+        let loaded = found.loaded(config);
+        if !json {
+            loaded.warn();
+        }
         let app = App::open(&loaded.config, Arc::new(Host::new()));
         let everything = app.gateway().enter_as_operator();
         let guest = match client {
