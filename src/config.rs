@@ -33,6 +33,8 @@ use std::path::Path;
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
+pub(crate) use headers::is_own_header;
+pub(crate) use report::nearest;
 pub use report::{Problem, Report, Severity, Warning};
 pub use schema::{page, schema};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};

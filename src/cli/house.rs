@@ -10,7 +10,7 @@ use super::needed::{self, Wanted};
 use super::{output, waiting};
 use crate::app::App;
 use crate::catalog::{Target, View};
-use crate::config::{Config, Options, Warning};
+use crate::config::{Config, Options, Warning, nearest};
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
 use crate::upstream::Status;
@@ -251,7 +251,7 @@ impl House {
             return Err(Failure::Unreachable(format!("no {kind} `{key}`, but {unlisted}")));
         }
         let listed = view.targets(kind).iter().map(|target| &*target.key);
-        let hint = match needed::nearest(key, listed) {
+        let hint = match nearest(key, listed) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("`weir list {}` shows what there is", super::list::word(kind)),
         };

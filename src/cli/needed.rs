@@ -9,7 +9,7 @@
 
 use super::failure::Failure;
 use crate::app;
-use crate::config::{Config, Outline};
+use crate::config::{Config, Outline, nearest};
 use crate::mcp::kind::Kind;
 
 /// What a command asks for.
@@ -118,14 +118,6 @@ fn there_are(config: &Config) -> String {
     let off = config.outlines.iter().filter(|upstream| !upstream.enabled);
     let off = off.map(|off| format!("{} (switched off)", off.name));
     format!("upstreams: {}", on.chain(off).collect::<Vec<_>>().join(", "))
-}
-
-/// The one of some words that was probably meant.
-pub(super) fn nearest<'a>(typed: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let near = words.map(|word| (strsim::damerau_levenshtein(word, typed), word));
-    // One slip in three characters; more than that is another word.
-    let tolerance = (typed.chars().count() / 3).max(1);
-    near.filter(|(distance, _)| *distance <= tolerance).min().map(|(_, word)| word)
 }
 
 #[cfg(test)]
