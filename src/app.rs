@@ -19,6 +19,8 @@ use crate::policy::Policy;
 use crate::upstream::Upstream;
 use crate::upstream::dial::Dial;
 
+pub(crate) use settings::{naming, rules};
+
 /// The running house.
 pub struct App {
     gateway: Arc<Gateway>,

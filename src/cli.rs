@@ -22,6 +22,7 @@ mod house;
 mod init;
 mod list;
 mod log;
+mod moment;
 mod needed;
 mod output;
 mod read;

@@ -33,11 +33,13 @@ use std::path::Path;
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
+pub(crate) use headers::is_own_header;
+pub(crate) use report::nearest;
 pub use report::{Problem, Report, Severity, Warning};
 pub use schema::{page, schema};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
 pub use tuning::EraChoice;
-pub use upstreams::{RenameKind, Source, SwitchedOff, Upstream};
+pub use upstreams::{Outline, RenameKind, Source, Upstream};
 pub use variables::Environment;
 
 use access::LOCAL_ROLE;
@@ -56,10 +58,10 @@ pub struct Config {
     pub protocol: Protocol,
     /// How items are named towards clients.
     pub naming: Naming,
-    /// The enabled upstreams, in the order of the file.
+    /// The upstreams that are used, in the order of the file.
     pub upstreams: Vec<Upstream>,
-    /// The upstreams with `enabled = false`, to name them where somebody asks for one.
-    pub switched_off: Vec<SwitchedOff>,
+    /// What the file says of every upstream, used or not, in its order.
+    pub outlines: Vec<Outline>,
     /// Who may enter without a key.
     pub auth: Auth,
     /// What each role may use; holds every role that [`Auth`] or a client names.
@@ -90,6 +92,9 @@ pub struct Options {
     pub allow_anonymous_network: bool,
     /// The variables that the file may name.
     pub environment: Environment,
+    /// The upstreams that are used, by name; all that are enabled, unless it is said. One that is not used
+    /// is checked, and costs nothing: its secrets are not fetched, and its variables need not be set.
+    pub only: Option<Vec<String>>,
 }
 
 impl Config {
@@ -111,16 +116,17 @@ impl Config {
         Self::judge(&open(path)?, options, false, true).map(|config| config.warnings)
     }
 
-    /// Tells what a client of a file meets. Starts nothing, as [`Config::check`].
+    /// Tells what a client of a file meets. Uses none of the upstreams.
     pub fn entrance(path: &Path, options: &Options) -> Result<Entrance, Report> {
-        let config = Self::judge(&open(path)?, options, false, false)?;
+        let options = Options { only: Some(Vec::new()), ..options.clone() };
+        let config = Self::judge(&open(path)?, &options, false, false)?;
         let has_clients = !config.clients.is_empty();
         Ok(Entrance { server: config.server, auth: config.auth, has_clients })
     }
 
     fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {
         let vault = Vault::new(&options.environment, may_run);
-        let surroundings = Surroundings { vault, on_disk };
+        let surroundings = Surroundings { vault, on_disk, only: options.only.as_deref() };
         let (mut config, warnings) = document::read(main, &options.environment, |root| {
             Self::read(root, options, &surroundings)
         })?;
@@ -145,7 +151,7 @@ impl Config {
             protocol,
             naming,
             upstreams: upstreams.list,
-            switched_off: upstreams.switched_off,
+            outlines: upstreams.outlines,
             auth,
             roles,
             clients,
@@ -160,6 +166,8 @@ struct Surroundings<'o> {
     vault: Vault<'o>,
     /// It is a file where it will be used: the folders that it names should be there.
     on_disk: bool,
+    /// The upstreams that are used; all that are enabled, unless it is said.
+    only: Option<&'o [String]>,
 }
 
 fn open(path: &Path) -> Result<File, Report> {
@@ -181,7 +189,7 @@ impl Default for Config {
             protocol: Protocol::default(),
             naming: Naming::default(),
             upstreams: Vec::new(),
-            switched_off: Vec::new(),
+            outlines: Vec::new(),
             auth: Auth::default(),
             roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
             clients: Vec::new(),

@@ -43,12 +43,6 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
 }
 
 pub(super) fn catalog(config: &config::Config) -> catalog::Settings {
-    let naming = match config.naming.mode {
-        config::NamingMode::Always => {
-            Naming::prefixed(&config.naming.separator, config.naming.max_length)
-        }
-        config::NamingMode::None => Naming::plain(),
-    };
     let outlet = |upstream: &config::Upstream| catalog::Outlet {
         name: name(&upstream.name),
         prefix: name(&upstream.prefix),
@@ -58,10 +52,17 @@ pub(super) fn catalog(config: &config::Config) -> catalog::Settings {
         rename: upstream.rename.iter().map(rename).collect(),
     };
     catalog::Settings {
-        naming,
+        naming: naming(&config.naming),
         outlets: config.upstreams.iter().map(outlet).collect(),
         page_items: config.protocol.page_size,
         page_bytes: PAGE_BYTES,
+    }
+}
+
+pub(crate) fn naming(naming: &config::Naming) -> Naming {
+    match naming.mode {
+        config::NamingMode::Always => Naming::prefixed(&naming.separator, naming.max_length),
+        config::NamingMode::None => Naming::plain(),
     }
 }
 
@@ -143,7 +144,7 @@ fn rename((kind, own, new): &(config::RenameKind, String, String)) -> (Kind, Str
     (kind, own.clone(), new.clone())
 }
 
-fn rules(patterns: &config::Patterns) -> Rules {
+pub(crate) fn rules(patterns: &config::Patterns) -> Rules {
     Rules::new(&patterns.allow, &patterns.deny)
 }
 

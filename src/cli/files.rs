@@ -2,9 +2,10 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use super::failure::Failure;
+use super::moment::to_words;
 
 /// Writes a file: beside it first, then in its place, so that a reader finds the old text or the new one.
 /// Its permissions stay as they are, and a link still leads to it. Missing folders are made.
@@ -38,11 +39,11 @@ fn write_there(path: &Path, text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Copies a file to `<file>.weir-backup-<time>`, permissions included, and returns where it is now.
+/// Copies a file to `<file>.weir-backup-20261121T042012Z`, permissions included, and returns where it is now.
 pub(super) fn back_up(path: &Path) -> Result<PathBuf, Failure> {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut name = real.clone().into_os_string();
-    name.push(format!(".weir-backup-{}", timestamp(SystemTime::now())));
+    name.push(format!(".weir-backup-{}", to_words(SystemTime::now()).replace(['-', ':'], "")));
     let first = PathBuf::from(name);
     let mut backup = first.clone();
     // Two in one second each have their own.
@@ -66,39 +67,4 @@ pub(super) fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
         "{} cannot be written: {why}; check the path and the permissions of its folder",
         path.display()
     ))
-}
-
-/// A moment in UTC, as names of files sort: `20261121T042012Z`.
-fn timestamp(now: SystemTime) -> String {
-    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // The Gregorian calendar in eras of 400 years, with years that begin in March.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let (day, month) =
-        (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    let year = year + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_timestamp_is_the_moment_in_utc() {
-        for (seconds, expected) in [
-            (0, "19700101T000000Z"),
-            (951_782_400, "20000229T000000Z"),
-            (1_795_234_812, "20261121T042012Z"),
-        ] {
-            assert_eq!(timestamp(UNIX_EPOCH + Duration::from_secs(seconds)), expected);
-        }
-    }
 }

@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use super::demo::Demo;
 use super::failure::Failure;
+use super::moment::to_words;
 use super::needed::{self, Wanted};
 use super::{output, waiting};
 use crate::app::App;
 use crate::catalog::{Target, View};
-use crate::config::{Config, Options, Warning};
+use crate::config::{Config, Options, Warning, nearest};
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
 use crate::upstream::Status;
@@ -52,39 +53,63 @@ pub(super) struct Loaded {
 impl ConfigArgs {
     /// Reads and checks the configuration, and tells its warnings.
     pub(super) async fn load_and_warn(&self, options: &Options) -> Result<Loaded, Failure> {
-        let loaded = self.load(options).await?;
-        loaded.config.warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
+        let found = self.find().await?;
+        let config = found.read(options)?;
+        let loaded = found.loaded(config);
+        loaded.warn();
         Ok(loaded)
-    }
-
-    /// Reads and checks the configuration.
-    pub(super) async fn load(&self, options: &Options) -> Result<Loaded, Failure> {
-        let (config, demo) = if self.demo {
-            let demo = Demo::start().await?;
-            let config = Config::parse(demo.config(), Path::new("demo.toml"), options);
-            (config.map_err(Failure::Config)?, Some(demo))
-        } else {
-            (Config::load(&self.path()?, options).map_err(Failure::Config)?, None)
-        };
-        Ok(Loaded { config, demo })
     }
 
     /// Checks the configuration and starts nothing for it; returns its warnings.
     pub(super) async fn check(&self, options: &Options) -> Result<Vec<Warning>, Failure> {
-        if self.demo {
-            return Ok(self.load(options).await?.config.warnings);
+        match self.find().await? {
+            Found::File(path) => Config::check(&path, options).map_err(Failure::Config),
+            demo => Ok(demo.read(options)?.warnings),
         }
-        Config::check(&self.path()?, options).map_err(Failure::Config)
     }
 
-    fn path(&self) -> Result<PathBuf, Failure> {
-        self.config.clone().map_or_else(find, Ok)
+    async fn find(&self) -> Result<Found, Failure> {
+        match &self.config {
+            _ if self.demo => Demo::start().await.map(Found::Demo),
+            Some(path) => Ok(Found::File(path.clone())),
+            None => find().map(Found::File),
+        }
+    }
+}
+
+/// A configuration that is yet to be read.
+enum Found {
+    File(PathBuf),
+    Demo(Demo),
+}
+
+impl Found {
+    fn read(&self, options: &Options) -> Result<Config, Failure> {
+        let config = match self {
+            Self::File(path) => Config::load(path, options),
+            Self::Demo(demo) => Config::parse(demo.config(), Path::new("demo.toml"), options),
+        };
+        config.map_err(Failure::Config)
+    }
+
+    fn loaded(self, config: Config) -> Loaded {
+        let demo = match self {
+            Self::File(_) => None,
+            Self::Demo(demo) => Some(demo),
+        };
+        Loaded { config, demo }
+    }
+}
+
+impl Loaded {
+    fn warn(&self) {
+        self.config.warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
     }
 }
 
 /// How a configuration is judged by a program that runs in this environment.
 pub(super) fn options(allow_anonymous_network: bool) -> Options {
-    Options { allow_anonymous_network, environment: std::env::vars_os().collect() }
+    Options { allow_anonymous_network, environment: std::env::vars_os().collect(), only: None }
 }
 
 /// Looks for the configuration where it usually is.
@@ -141,14 +166,22 @@ impl House {
         wanted: Wanted<'_>,
     ) -> Result<Self, Failure> {
         // Nobody else can come in, so whoever may listen on the network does not matter here.
-        let options = options(true);
-        let load =
-            if json { args.load(&options).await } else { args.load_and_warn(&options).await };
-        let mut loaded = load?;
+        let found = args.find().await?;
+        // Where not all are needed, what the file says decides; only then are secrets fetched.
+        let only = (!wanted.is_all()).then(Vec::new);
+        let mut options = Options { only, ..options(true) };
+        let mut config = found.read(&options)?;
         if let Some(client) = client {
-            is_welcome(&loaded.config, client)?;
+            is_welcome(&config, client)?;
         }
-        needed::keep_needed(&mut loaded.config, wanted)?;
+        if !wanted.is_all() {
+            options.only = Some(needed::needed(&config, wanted)?);
+            config = found.read(&options)?;
+        }
+        let loaded = found.loaded(config);
+        if !json {
+            loaded.warn();
+        }
         let app = App::open(&loaded.config, Arc::new(Host::new()));
         let everything = app.gateway().enter_as_operator();
         let guest = match client {
@@ -219,7 +252,7 @@ impl House {
             return Err(Failure::Unreachable(format!("no {kind} `{key}`, but {unlisted}")));
         }
         let listed = view.targets(kind).iter().map(|target| &*target.key);
-        let hint = match needed::nearest(key, listed) {
+        let hint = match nearest(key, listed) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("`weir list {}` shows what there is", super::list::word(kind)),
         };
@@ -273,46 +306,4 @@ const ANONYMOUS: &str = "anonymous";
 
 pub(super) fn nobody(name: &str) -> Failure {
     Failure::Unauthenticated(format!("no client `{name}` in the configuration"))
-}
-
-/// A moment as the configuration writes it.
-fn to_words(moment: SystemTime) -> String {
-    let seconds = match moment.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |it| -it),
-    };
-    // The Gregorian calendar in eras of 400 years that begin in March, so that the leap day is the last.
-    let days = seconds.div_euclid(86_400) + 719_468;
-    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + 400 * era + i64::from(month <= 2);
-    let time = seconds.rem_euclid(86_400);
-    let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moment_is_told_as_it_is_written() {
-        for (seconds, expected) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (951_868_799, "2000-02-29T23:59:59Z"),
-            (951_868_800, "2000-03-01T00:00:00Z"),
-            (1_798_761_599, "2026-12-31T23:59:59Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-            assert_eq!(to_words(moment), expected);
-        }
-        let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
-        assert_eq!(to_words(before), "1969-12-31T23:59:59Z");
-    }
 }

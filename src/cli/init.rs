@@ -21,7 +21,7 @@ use super::clients::variables::{self, Input};
 use super::connect::leads_here;
 use super::failure::Failure;
 use super::{files, output};
-use crate::config::{Config, Severity};
+use crate::config::{Config, Severity, nearest};
 use mapping::Origin;
 use secrets::Vault;
 
@@ -276,12 +276,8 @@ fn look_up(client: &'static Client, folder: &Path) -> Result<Vec<Source>, Failur
 fn named(path: &Path) -> Result<Source, Failure> {
     let Some(written) = document::read(path)? else {
         let typed = path.to_string_lossy();
-        let near = Client::names()
-            .map(|name| (strsim::osa_distance(&typed, name), name))
-            .filter(|(distance, _)| *distance <= 2)
-            .min();
-        let remedy = match near {
-            Some((_, name)) => format!("did you mean `{name}`?"),
+        let remedy = match nearest(&typed, Client::names()) {
+            Some(name) => format!("did you mean `{name}`?"),
             None => format!("the clients are {}", Client::names().collect::<Vec<_>>().join(", ")),
         };
         return Err(Failure::Usage(format!(

@@ -1,16 +1,16 @@
-//! Which upstreams a command needs: no other is started, waited for or heard of.
+//! Which upstreams a command needs: no other is started, waited for or heard of, and nobody asks for its
+//! secrets.
 //!
 //! Promise: an upstream that is left out could not have answered. A public name begins with the prefix
 //! of its upstream, however it was shortened or renamed; a URI leaves its upstream only if the
-//! upstream's own rules let it out.
+//! upstream's own rules let it out. Where that depends on a variable that is not set, it is needed, and told.
 //!
 //! Knows nothing of: policy, which hides items and no upstreams.
 
 use super::failure::Failure;
-use crate::config::{Config, NamingMode, Patterns, Source, Upstream};
+use crate::app;
+use crate::config::{Config, Outline, nearest};
 use crate::mcp::kind::Kind;
-use crate::mcp::name::{Naming, UpstreamName};
-use crate::mcp::pattern::Rules;
 
 /// What a command asks for.
 #[derive(Debug, Clone, Copy)]
@@ -21,78 +21,86 @@ pub(super) enum Wanted<'a> {
     Item(Kind, &'a str),
 }
 
-/// Takes all upstreams out of the configuration that are not needed.
-pub(super) fn keep_needed(config: &mut Config, wanted: Wanted<'_>) -> Result<(), Failure> {
+impl Wanted<'_> {
+    /// Whether every upstream is needed, whatever the file says.
+    pub(super) fn is_all(&self) -> bool {
+        matches!(self, Self::Of([]))
+    }
+}
+
+/// Tells which upstreams are needed, by what the file says of each.
+pub(super) fn needed(config: &Config, wanted: Wanted<'_>) -> Result<Vec<String>, Failure> {
     match wanted {
-        Wanted::Of([]) => Ok(()),
-        Wanted::Of(names) => keep_named(config, names),
-        Wanted::Item(kind, name) if kind.has_name() => keep_owner(config, kind, name),
-        Wanted::Item(kind, uri) => keep_outlets(config, kind, uri),
+        Wanted::Of([]) => Ok(enabled(config).map(|upstream| upstream.name.clone()).collect()),
+        Wanted::Of(names) => named(config, names),
+        Wanted::Item(kind, name) if kind.has_name() => owners(config, kind, name),
+        Wanted::Item(kind, uri) => outlets(config, kind, uri),
     }
 }
 
-fn keep_named(config: &mut Config, names: &[String]) -> Result<(), Failure> {
+fn named(config: &Config, names: &[String]) -> Result<Vec<String>, Failure> {
     for name in names {
-        if config.switched_off.iter().any(|off| off.name == *name) {
-            return Err(switched_off(name));
-        }
-        if !config.upstreams.iter().any(|upstream| upstream.name == *name) {
-            let near = nearest(name, config.upstreams.iter().map(|it| it.name.as_str()));
-            let hint = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-            let there = there_are(config);
-            return Err(Failure::Usage(format!("no upstream `{name}`; {hint}{there}")));
+        match config.outlines.iter().find(|upstream| upstream.name == *name) {
+            Some(upstream) if upstream.enabled => {}
+            Some(off) => return Err(switched_off(&off.name)),
+            None => {
+                let near = nearest(name, enabled(config).map(|upstream| upstream.name.as_str()));
+                let hint = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+                let there = there_are(config);
+                return Err(Failure::Usage(format!("no upstream `{name}`; {hint}{there}")));
+            }
         }
     }
-    config.upstreams.retain(|upstream| names.contains(&upstream.name));
-    Ok(())
+    Ok(names.to_vec())
 }
 
-fn keep_owner(config: &mut Config, kind: Kind, name: &str) -> Result<(), Failure> {
-    let naming = match config.naming.mode {
-        NamingMode::Always => Naming::prefixed(&config.naming.separator, config.naming.max_length),
-        NamingMode::None => Naming::plain(),
+fn owners(config: &Config, kind: Kind, name: &str) -> Result<Vec<String>, Failure> {
+    let naming = app::naming(&config.naming);
+    let may_own = |upstream: &&Outline| match upstream.prefix.as_deref().map(str::parse) {
+        Some(Ok(prefix)) => naming.may_belong(&prefix, name),
+        Some(Err(_)) => false,
+        None => true,
     };
-    let may_own = |prefix: &str| match prefix.parse::<UpstreamName>() {
-        Ok(prefix) => naming.may_belong(&prefix, name),
-        Err(_) => false,
-    };
-    if config.upstreams.iter().any(|upstream| may_own(&upstream.prefix)) {
-        config.upstreams.retain(|upstream| may_own(&upstream.prefix));
-        return Ok(());
+    let owners: Vec<_> = enabled(config).filter(may_own).map(|it| it.name.clone()).collect();
+    if !owners.is_empty() {
+        return Ok(owners);
     }
-    if let Some(off) = config.switched_off.iter().find(|off| may_own(&off.prefix)) {
+    if let Some(off) = config.outlines.iter().filter(|it| !it.enabled).find(may_own) {
         return Err(switched_off(&off.name));
     }
     let separator = &config.naming.separator;
     let there = there_are(config);
+    let mut prefixes = enabled(config).filter_map(|upstream| upstream.prefix.as_deref());
     let Some((prefix, own)) = name.split_once(separator) else {
         return Err(Failure::Usage(format!(
             "no {kind} `{name}`: names begin with their upstream's, as in \
              `{}{separator}{name}`; {there}",
-            config.upstreams.first().map_or("upstream", |first| &first.prefix)
+            prefixes.next().unwrap_or("upstream")
         )));
     };
     // Whoever knows the configuration may type the table's name for the prefix.
-    let named = config.upstreams.iter().find(|upstream| upstream.name == prefix);
-    let prefixes = config.upstreams.iter().map(|upstream| upstream.prefix.as_str());
-    let near = named.map(|upstream| upstream.prefix.as_str()).or_else(|| nearest(prefix, prefixes));
+    let named = enabled(config).find(|upstream| upstream.name == prefix);
+    let near = named.and_then(|it| it.prefix.as_deref()).or_else(|| nearest(prefix, prefixes));
     let hint = near.map(|near| format!("did you mean `{near}{separator}{own}`? "));
     Err(Failure::Usage(format!("no {kind} `{name}`; {}{there}", hint.unwrap_or_default())))
 }
 
-fn keep_outlets(config: &mut Config, kind: Kind, uri: &str) -> Result<(), Failure> {
-    let lets_out = |upstream: &Upstream| {
-        let Patterns { allow, deny } = &upstream.resources;
-        !matches!(upstream.source, Source::Library { .. }) && Rules::new(allow, deny).allow(uri)
+fn outlets(config: &Config, kind: Kind, uri: &str) -> Result<Vec<String>, Failure> {
+    let lets_out = |upstream: &&Outline| {
+        upstream.resources.as_ref().is_none_or(|patterns| app::rules(patterns).allow(uri))
     };
-    if config.upstreams.iter().any(lets_out) {
-        config.upstreams.retain(lets_out);
-        return Ok(());
+    let outlets: Vec<_> = enabled(config).filter(lets_out).map(|it| it.name.clone()).collect();
+    if !outlets.is_empty() {
+        return Ok(outlets);
     }
     Err(Failure::Usage(format!(
         "no {kind} `{uri}`: no upstream lets it out, as `resources` rules are; {}",
         there_are(config)
     )))
+}
+
+fn enabled(config: &Config) -> impl Iterator<Item = &Outline> {
+    config.outlines.iter().filter(|upstream| upstream.enabled)
 }
 
 fn switched_off(name: &str) -> Failure {
@@ -103,20 +111,13 @@ fn switched_off(name: &str) -> Failure {
 
 /// What upstreams there are.
 fn there_are(config: &Config) -> String {
-    let on = config.upstreams.iter().map(|upstream| match upstream.prefix == upstream.name {
-        true => upstream.name.clone(),
-        false => format!("{} (prefix {})", upstream.name, upstream.prefix),
+    let on = enabled(config).map(|upstream| match &upstream.prefix {
+        Some(prefix) if *prefix != upstream.name => format!("{} (prefix {prefix})", upstream.name),
+        _ => upstream.name.clone(),
     });
-    let off = config.switched_off.iter().map(|off| format!("{} (switched off)", off.name));
+    let off = config.outlines.iter().filter(|upstream| !upstream.enabled);
+    let off = off.map(|off| format!("{} (switched off)", off.name));
     format!("upstreams: {}", on.chain(off).collect::<Vec<_>>().join(", "))
-}
-
-/// The one of some words that was probably meant.
-pub(super) fn nearest<'a>(typed: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let near = words.map(|word| (strsim::damerau_levenshtein(word, typed), word));
-    // One slip in three characters; more than that is another word.
-    let tolerance = (typed.chars().count() / 3).max(1);
-    near.filter(|(distance, _)| *distance <= tolerance).min().map(|(_, word)| word)
 }
 
 #[cfg(test)]
@@ -145,14 +146,11 @@ mod tests {
     "#;
 
     fn check(file: &str, wanted: Wanted<'_>) -> String {
-        let config = Config::parse(file, Path::new("weir.toml"), &Options::default());
-        let mut config = config.unwrap_or_else(|report| panic!("{report}"));
-        match keep_needed(&mut config, wanted) {
+        let options = Options { only: Some(Vec::new()), ..Options::default() };
+        let config = Config::parse(file, Path::new("weir.toml"), &options);
+        match needed(&config.unwrap_or_else(|report| panic!("{report}")), wanted) {
             Err(failure) => failure.to_string(),
-            Ok(()) => {
-                let names = config.upstreams.iter().map(|upstream| upstream.name.as_str());
-                names.collect::<Vec<_>>().join(" ")
-            }
+            Ok(names) => names.join(" "),
         }
     }
 
@@ -199,13 +197,24 @@ mod tests {
     }
 
     #[test]
+    fn who_cannot_be_told_from_the_owner_is_needed() {
+        let file = "[upstreams.a]\ncommand = \"${GONE}\"\nresources.allow = [\"a:*\"]\n\
+                    [upstreams.b]\ncommand = \"b\"\nprefix = \"${GONE}\"\n\
+                    resources.deny = [\"${GONE}\"]\n";
+        assert_eq!(check(file, Wanted::Item(Kind::Tool, "a__x")), "a b");
+        assert_eq!(check(file, Wanted::Item(Kind::Tool, "c__x")), "b");
+        assert_eq!(check(file, Wanted::Item(Kind::Resource, "a:1")), "a b");
+        assert_eq!(check(file, Wanted::Item(Kind::Resource, "c:1")), "b");
+    }
+
+    #[test]
     fn upstreams_can_be_named() {
         let of = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
             check(FILE, Wanted::Of(&names))
         };
         assert_eq!(of(&[]), "notes shop house");
-        assert_eq!(of(&["house", "notes"]), "notes house");
+        assert_eq!(of(&["house", "notes"]), "house notes");
         assert!(of(&["attic"]).contains("is switched off"));
         assert!(of(&["note"]).starts_with("no upstream `note`; did you mean `notes`?"));
     }

@@ -73,6 +73,10 @@ impl Patterns {
     pub(super) fn everything() -> Self {
         Self { allow: vec!["*".to_owned()], deny: Vec::new() }
     }
+
+    pub(super) fn nothing() -> Self {
+        Self { allow: Vec::new(), deny: Vec::new() }
+    }
 }
 
 /// Someone who enters with a key.

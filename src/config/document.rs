@@ -2,9 +2,8 @@
 //!
 //! Each file is parsed by itself, then they are merged in the order of reading: tables grow together, and a
 //! key that two files define is a mistake at its second place. Then the variables of all strings are replaced.
-//! An upstream that is switched off may name variables that are not set.
 //!
-//! Knows nothing of: which keys exist and what they mean, but `include` and an upstream's `enabled`.
+//! Knows nothing of: which keys exist and what they mean, but `include`.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -26,7 +25,7 @@ pub(super) fn read<R>(
     ledger.open(main);
     let Some(mut root) = parse(main, 0, &ledger) else { return Err(ledger.report([main])) };
     if let Some(value) = root.get_mut("include") {
-        expand(value, "include", true, &ledger, environment);
+        expand(value, "include", &ledger, environment);
     }
     let included = include::read(main, &root, &ledger);
     root.remove("include");
@@ -42,7 +41,9 @@ pub(super) fn read<R>(
     if ledger.is_broken() {
         return Err(ledger.report(files()));
     }
-    expand_all(&mut root, &ledger, environment);
+    for (name, value) in root.iter_mut() {
+        expand(value, name.get_ref(), &ledger, environment);
+    }
     let result = Table::root(&ledger, &root).walk(read);
     let problems = ledger.settle(files());
     match problems.iter().any(|p| p.severity == Severity::Error) {
@@ -162,42 +163,18 @@ fn merge<'t>(into: &mut DeTable<'t>, from: DeTable<'t>, path: &str, ledger: &Led
 
 // === Variables ===
 
-fn expand_all(root: &mut DeTable<'_>, ledger: &Ledger, environment: &Environment) {
-    for (name, value) in root.iter_mut() {
-        let tables = match value.get_mut() {
-            DeValue::Table(tables) if name.get_ref() == "upstreams" => tables,
-            _ => {
-                expand(value, name.get_ref(), true, ledger, environment);
-                continue;
-            }
-        };
-        for (name, upstream) in tables.iter_mut() {
-            let enabled = upstream.get_ref().as_table().and_then(|table| table.get("enabled"));
-            let is_off = enabled.and_then(|enabled| enabled.get_ref().as_bool()) == Some(false);
-            let path = join("upstreams", name.get_ref());
-            expand(upstream, &path, !is_off, ledger, environment);
-        }
-    }
-}
-
-/// Replaces the variables of every string in `value`. What cannot be replaced is told if it is `used`.
-fn expand(
-    value: &mut Value<'_>,
-    path: &str,
-    used: bool,
-    ledger: &Ledger,
-    environment: &Environment,
-) {
+/// Replaces the variables of every string in `value`.
+fn expand(value: &mut Value<'_>, path: &str, ledger: &Ledger, environment: &Environment) {
     let span = value.span();
     match value.get_mut() {
         DeValue::Table(table) => {
             for (name, value) in table.iter_mut() {
-                expand(value, &join(path, name.get_ref()), used, ledger, environment);
+                expand(value, &join(path, name.get_ref()), ledger, environment);
             }
         }
         DeValue::Array(list) => {
             for value in list.iter_mut() {
-                expand(value, path, used, ledger, environment);
+                expand(value, path, ledger, environment);
             }
         }
         DeValue::String(text) => match variables::expand(text, environment) {
@@ -206,12 +183,7 @@ fn expand(
                 let written = std::mem::replace(text, expanded.into());
                 ledger.keep_written(span.start, written.into_owned());
             }
-            Err(complaints) => {
-                ledger.keep_unknown(span.start);
-                for complaint in complaints.into_iter().filter(|_| used) {
-                    ledger.add(Severity::Error, path.to_owned(), Some(span.clone()), complaint);
-                }
-            }
+            Err(complaints) => ledger.keep_unknown(span, path, complaints),
         },
         _ => {}
     }

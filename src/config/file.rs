@@ -189,6 +189,16 @@ impl<'a> Table<'a> {
         self.ledger.folder(self.place(key).map_or(0, |span| span.start))
     }
 
+    /// Whether all variables under the key could be replaced.
+    pub(super) fn is_known(&self, key: &'a str) -> bool {
+        self.entry(key).is_none_or(|(_, value)| self.ledger.is_known(value))
+    }
+
+    /// Forgives the table the variables that cannot be replaced: nobody uses what it says.
+    pub(super) fn excuse(&self) {
+        self.entries.into_iter().flatten().for_each(|(_, value)| self.ledger.excuse(value));
+    }
+
     /// Whether the key is written.
     pub(super) fn has(&self, key: &'a str) -> bool {
         self.entry(key).is_some()

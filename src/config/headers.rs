@@ -61,10 +61,16 @@ fn header_name(name: Name<'_>) -> Parsed<HeaderName> {
     let bad = |what, remedy| Complaint::new(what, remedy).at(name.span());
     let header = HeaderName::from_bytes(name.get_ref().as_bytes())
         .map_err(|_| bad("this cannot name a header", "write a name like X-Team"))?;
-    match OWN_HEADERS.contains(&header.as_str()) || header.as_str().starts_with("mcp-") {
+    match is_own_header(header.as_str()) {
         true => Err(bad("this header belongs to the protocol, and Weir sets it", "remove it")),
         false => Ok(header),
     }
+}
+
+/// Whether a header belongs to the protocol or to the connection, so that nobody else sets it.
+pub(crate) fn is_own_header(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    OWN_HEADERS.contains(&name.as_str()) || name.starts_with("mcp-")
 }
 
 /// Makes a value that no log shows; what cannot be one is told.

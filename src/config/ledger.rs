@@ -9,7 +9,7 @@
 //! Knows nothing of: which keys exist and what they mean.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,11 +41,11 @@ pub(super) struct Ledger {
     secrets: RefCell<Vec<Span>>,
     /// What stands in the file where the document holds what its variables stand for, by place.
     written: RefCell<BTreeMap<usize, String>>,
-    /// Strings whose variables cannot be replaced, by place.
-    unknown: RefCell<BTreeSet<usize>>,
+    /// Strings whose variables cannot be replaced, by place, and what is to be told of each.
+    unknown: RefCell<BTreeMap<usize, Vec<Finding>>>,
     /// Every key that was asked for, for the test that the example shows them all.
     #[cfg(test)]
-    pub(super) asked: RefCell<BTreeSet<String>>,
+    pub(super) asked: RefCell<std::collections::BTreeSet<String>>,
 }
 
 /// One file, from the place where its text begins.
@@ -73,6 +73,13 @@ struct Finding {
     key: String,
     span: Option<Span>,
     complaint: Complaint,
+}
+
+impl Finding {
+    fn new(severity: Severity, key: String, span: Option<Span>, complaint: Complaint) -> Self {
+        let span = complaint.at.clone().or(span);
+        Self { severity, key, span, complaint }
+    }
 }
 
 impl Ledger {
@@ -127,8 +134,7 @@ impl Ledger {
         span: Option<Span>,
         complaint: Complaint,
     ) {
-        let span = complaint.at.clone().or(span);
-        self.findings.borrow_mut().push(Finding { severity, key, span, complaint });
+        self.findings.borrow_mut().push(Finding::new(severity, key, span, complaint));
     }
 
     /// Keeps a value, and whatever it holds, out of all drawings.
@@ -148,9 +154,32 @@ impl Ledger {
         self.written.borrow_mut().insert(at, written);
     }
 
-    /// Notes that the variables of a string cannot be replaced: nobody can judge it.
-    pub(super) fn keep_unknown(&self, at: usize) {
-        self.unknown.borrow_mut().insert(at);
+    /// Notes why the variables of a string cannot be replaced: nobody can judge it.
+    pub(super) fn keep_unknown(&self, span: Span, key: &str, why: Vec<Complaint>) {
+        let at = span.start;
+        let finding = |it| Finding::new(Severity::Error, key.to_owned(), Some(span.clone()), it);
+        self.unknown.borrow_mut().insert(at, why.into_iter().map(finding).collect());
+    }
+
+    /// Whether the variables of all strings in a value could be replaced.
+    pub(super) fn is_known(&self, value: &Value<'_>) -> bool {
+        match value.get_ref() {
+            DeValue::Table(entries) => entries.iter().all(|(_, value)| self.is_known(value)),
+            DeValue::Array(entries) => entries.iter().all(|value| self.is_known(value)),
+            _ => !self.unknown.borrow().contains_key(&value.span().start),
+        }
+    }
+
+    /// Tells nothing of the variables in a value that cannot be replaced.
+    pub(super) fn excuse(&self, value: &Value<'_>) {
+        match value.get_ref() {
+            DeValue::Table(entries) => entries.iter().for_each(|(_, value)| self.excuse(value)),
+            DeValue::Array(entries) => entries.iter().for_each(|value| self.excuse(value)),
+            _ => {
+                let mut unknown = self.unknown.borrow_mut();
+                unknown.entry(value.span().start).and_modify(Vec::clear);
+            }
+        }
     }
 
     /// Returns a string as it stands in the file, fit to be repeated.
@@ -173,7 +202,7 @@ impl Ledger {
         value: &Value<'_>,
         parse: impl Fn(&Value<'_>) -> Parsed<T>,
     ) -> Option<Parsed<T>> {
-        if self.unknown.borrow().contains(&value.span().start) {
+        if self.unknown.borrow().contains_key(&value.span().start) {
             return None;
         }
         let complaint = match parse(value) {
@@ -213,7 +242,8 @@ impl Ledger {
             }
         };
         let sources: Vec<Arc<Source>> = self.sheets.iter().zip(files).map(draw).collect();
-        let mut findings = self.findings.take();
+        let mut findings: Vec<_> = self.unknown.take().into_values().flatten().collect();
+        findings.extend(self.findings.take());
         findings.sort_by_key(|f| f.span.as_ref().map(|s| s.start));
         let problem = |f: Finding| {
             let at = f.span.as_ref().map_or(0, |span| span.start);

@@ -274,18 +274,23 @@ impl Complaint {
     }
 }
 
-/// Finds the known word that was probably meant, as "did you mean `listen`?".
+/// Says which known word was probably meant, as "did you mean `listen`?".
 pub(super) fn did_you_mean<'a>(
     word: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
+    nearest(word, known).map(|meant| format!("did you mean `{meant}`?"))
+}
+
+/// Finds the known word that was probably meant.
+pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // One slip in three characters; more than that is another word.
     let tolerance = (word.chars().count() / 3).max(1);
     let (distance, meant) = known
         .into_iter()
         .map(|k| (strsim::osa_distance(word, k), k))
         .min_by_key(|(distance, _)| *distance)?;
-    (distance <= tolerance).then(|| format!("did you mean `{meant}`?"))
+    (distance <= tolerance).then_some(meant)
 }
 
 /// Whoever made fifty mistakes does not read the fifty-first.

@@ -108,23 +108,27 @@ pub enum RenameKind {
     Tool,
 }
 
-/// An upstream that the file holds and that is not used.
+/// What the file says of an upstream, whether it is used or not: enough to tell what it is needed for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SwitchedOff {
+pub struct Outline {
     /// The name of its table.
     pub name: String,
-    /// What its items' names would begin with.
-    pub prefix: String,
+    /// Whether it is switched on.
+    pub enabled: bool,
+    /// What its items' names begin with; none if that depends on a variable that is not set.
+    pub prefix: Option<String>,
+    /// The resources that may leave it; none if that depends on a variable that is not set.
+    pub resources: Option<Patterns>,
 }
 
 // === Tables ===
 
 /// All upstream tables of a file.
 pub(super) struct Upstreams {
-    /// The enabled ones.
+    /// Those that are used.
     pub(super) list: Vec<Upstream>,
-    /// The others.
-    pub(super) switched_off: Vec<SwitchedOff>,
+    /// All of them.
+    pub(super) outlines: Vec<Outline>,
     /// The names of all tables: policy may name an upstream that is switched off.
     pub(super) names: Vec<String>,
     /// How many are enabled, sound or not.
@@ -134,7 +138,7 @@ pub(super) struct Upstreams {
 pub(super) fn read(root: &Table<'_>, surroundings: &Surroundings<'_>) -> Upstreams {
     let inherited = root.table("defaults", |t| tuning(t, &Tuning::default(), false));
     let mut result =
-        Upstreams { list: Vec::new(), switched_off: Vec::new(), names: Vec::new(), enabled: 0 };
+        Upstreams { list: Vec::new(), outlines: Vec::new(), names: Vec::new(), enabled: 0 };
     let mut prefixes: Vec<(String, String)> = Vec::new();
     root.tables("upstreams", |name, t| {
         let name = name.get_ref().as_ref();
@@ -144,9 +148,21 @@ pub(super) fn read(root: &Table<'_>, surroundings: &Surroundings<'_>) -> Upstrea
         }
         let prefix = t.read("prefix", prefix).unwrap_or_else(|| name.to_owned());
         let enabled = t.read("enabled", value::boolean).unwrap_or(true);
-        let upstream = upstream(name, &prefix, t, &inherited, surroundings, enabled);
+        let used = enabled && surroundings.only.is_none_or(|only| only.iter().any(|it| it == name));
+        if !used {
+            t.excuse();
+        }
+        let (resources, upstream) = upstream(name, &prefix, t, &inherited, surroundings, used);
+        result.outlines.push(Outline {
+            name: name.to_owned(),
+            enabled,
+            prefix: t.is_known("prefix").then(|| prefix.clone()),
+            resources: t.is_known("resources").then(|| match t.has("prompts_dir") {
+                true => Patterns::nothing(),
+                false => resources,
+            }),
+        });
         if !enabled {
-            result.switched_off.push(SwitchedOff { name: name.to_owned(), prefix });
             return;
         }
         result.enabled += 1;
@@ -155,7 +171,7 @@ pub(super) fn read(root: &Table<'_>, surroundings: &Surroundings<'_>) -> Upstrea
             t.object("prefix", Complaint::new(what, "give one of the two another prefix"));
         }
         prefixes.push((prefix, name.to_owned()));
-        result.list.extend(upstream);
+        result.list.extend(upstream.filter(|_| used));
     });
     let none_is_written = root
         .written("upstreams")
@@ -180,16 +196,17 @@ fn prefix(v: &Value<'_>) -> Parsed<String> {
     }
 }
 
-/// Reads one table; none if it does not say where the upstream is.
+/// Reads one table. Returns the resources that may leave, and the upstream; none if the table does not say
+/// where it is.
 fn upstream(
     name: &str,
     prefix: &str,
     t: &Table<'_>,
     inherited: &Tuning,
     surroundings: &Surroundings<'_>,
-    enabled: bool,
-) -> Option<Upstream> {
-    let source = source(t, surroundings, enabled);
+    used: bool,
+) -> (Patterns, Option<Upstream>) {
+    let source = source(t, surroundings, used);
     let tuning = tuning(t, inherited, matches!(source, Some(Source::Library { .. })));
     let [prompts, tools, resources] = ["prompts", "tools", "resources"]
         .map(|kind| t.table(kind, |t| patterns(t, Patterns::everything(), pattern)));
@@ -200,8 +217,7 @@ fn upstream(
         let what = "era is \"modern\", and modern servers have no HTTP+SSE";
         t.object("transport", Complaint::new(what, "remove it, or set era = \"legacy\""));
     }
-    let source = source?;
-    Some(Upstream {
+    let upstream = source.map(|source| Upstream {
         name: name.to_owned(),
         prefix: prefix.to_owned(),
         era: tuning.era,
@@ -211,24 +227,25 @@ fn upstream(
         source,
         prompts,
         tools,
-        resources,
+        resources: resources.clone(),
         rename,
-    })
+    });
+    (resources, upstream)
 }
 
 // === Where it is ===
 
 /// Reads the one of three keys that says where the upstream is, and the keys that go with it.
-fn source(t: &Table<'_>, surroundings: &Surroundings<'_>, enabled: bool) -> Option<Source> {
-    let dir = folder(t, "prompts_dir", surroundings.on_disk && enabled);
+fn source(t: &Table<'_>, surroundings: &Surroundings<'_>, used: bool) -> Option<Source> {
+    let dir = folder(t, "prompts_dir", surroundings.on_disk && used);
     let command = t.read("command", value::text);
     let args = t.list("args", value::text_or_empty).unwrap_or_default();
-    let env = env(t, &surroundings.vault, enabled);
+    let env = env(t, &surroundings.vault, used);
     let pass_env =
         t.list("pass_env", |v| variable(value::string(v)?, v.span())).unwrap_or_default();
-    let cwd = folder(t, "cwd", surroundings.on_disk && enabled);
+    let cwd = folder(t, "cwd", surroundings.on_disk && used);
     let url = t.read("url", |v| value::url(v).inspect_err(|_| t.hide("url")));
-    let headers = headers::headers(t, &surroundings.vault, enabled);
+    let headers = headers::headers(t, &surroundings.vault, used);
     let transport = t.read("transport", value::choice(&TRANSPORTS)).unwrap_or(None);
     for key in ["env", "headers", "auth"] {
         t.hide_unless_table(key);

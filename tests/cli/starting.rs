@@ -210,3 +210,42 @@ fn an_answer_does_not_wait_for_a_neighbour_that_will_not_start_or_end() {
     assert_eq!((code, out.as_str(), err.as_str()), (0, "read", ""));
     assert!(start.elapsed() < Duration::from_secs(4), "it waited: {:?}", start.elapsed());
 }
+
+#[test]
+fn a_neighbour_that_is_not_needed_costs_no_secret_and_no_variable() {
+    let config = [
+        scripted("near"),
+        "resources.allow = [\"near:*\"]\n".to_owned(),
+        "env.TOKEN = { command = [\"sh\", \"-c\", \"echo > near.asked; echo t\"] }\n".to_owned(),
+        "[upstreams.far]\nurl = \"http://${WEIR_TEST_UNSET}/mcp\"\n".to_owned(),
+        "resources.deny = [\"near:*\"]\n".to_owned(),
+        "[upstreams.far.headers]\nA = { env = \"WEIR_TEST_UNSET\" }\n".to_owned(),
+        "B = { command = [\"touch\", \"far.asked\"] }\n".to_owned(),
+    ];
+    let folder = folder(&config.concat());
+    let was_asked = |name: &str| folder.path().join(format!("{name}.asked")).exists();
+    let answers = [
+        ("tools/list", r#""result":{"tools":[{"name":"a","inputSchema":{}}]}"#),
+        ("tools/call", r#""result":{"content":[{"type":"text","text":"called"}]}"#),
+        ("resources/list", r#""result":{"resources":[{"uri":"near:1","name":"one"}]}"#),
+        ("resources/read", r#""result":{"contents":[{"uri":"near:1","text":"read"}]}"#),
+    ];
+    script(folder.path(), "near", &answers);
+    // Who does not get that far asks nobody.
+    for arguments in [&["call", "nowhere__a"][..], &["call", "near__a", "--as", "nobody"]] {
+        let shown = shown(folder.path(), arguments);
+        assert!(!shown.contains("is not set") && !was_asked("near"), "{shown}");
+    }
+    for arguments in
+        [&["call", "near__a"][..], &["read", "near:1"], &["list", "tools", "--upstream", "near"]]
+    {
+        let shown = shown(folder.path(), arguments);
+        assert!(shown.ends_with("=> 0\n") && !shown.contains("! "), "{shown}");
+    }
+    assert!(was_asked("near") && !was_asked("far"));
+    for arguments in [&["call", "far__a"][..], &["list"], &["check"]] {
+        let shown = shown(folder.path(), arguments);
+        assert!(shown.contains("the variable WEIR_TEST_UNSET is not set"), "{shown}");
+        assert!(shown.ends_with("=> 78\n"), "{shown}");
+    }
+}

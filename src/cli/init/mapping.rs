@@ -15,6 +15,7 @@ use super::secrets::Vault;
 use super::texts::{Texts, single};
 use crate::cli::clients::server::{Header, Server, Wire};
 use crate::cli::clients::variables::{Input, Surroundings, Variables};
+use crate::config::is_own_header;
 
 /// What is known beside the server itself.
 pub(super) struct Origin<'a> {
@@ -156,8 +157,7 @@ impl Writer<'_> {
         }
         let mut pairs = Vec::new();
         for (name, header) in headers {
-            let lower = name.to_ascii_lowercase();
-            if OWN_HEADERS.contains(&lower.as_str()) || lower.starts_with("mcp-") {
+            if is_own_header(name) {
                 self.texts.note(format!(
                     "the header `{name}` is left behind: it belongs to the protocol, and Weir \
                      sets it"
@@ -268,18 +268,3 @@ const LONGEST_CALL: Duration = Duration::from_mins(10);
 
 /// Longer ones are broken up.
 const LONGEST_LINE: usize = 90;
-
-/// Headers that the configuration refuses, beside those that begin with `mcp-`.
-const OWN_HEADERS: [&str; 11] = [
-    "accept",
-    "connection",
-    "content-length",
-    "content-type",
-    "host",
-    "keep-alive",
-    "last-event-id",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];

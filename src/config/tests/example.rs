@@ -40,8 +40,8 @@ fn config_in_full() -> Config {
 #[test]
 fn the_example_shows_the_defaults() {
     assert_eq!(config(EXAMPLE), config(HOUSE));
-    let Config { upstreams, .. } = config(HOUSE);
-    assert_eq!(config(HOUSE), Config { upstreams, ..Config::default() });
+    let Config { upstreams, outlines, .. } = config(HOUSE);
+    assert_eq!(config(HOUSE), Config { upstreams, outlines, ..Config::default() });
 }
 
 #[test]
@@ -66,7 +66,7 @@ pub(super) fn asked() -> BTreeSet<String> {
     let ledger = Ledger::default();
     let options = Options::default();
     let vault = Vault::new(&options.environment, false);
-    let surroundings = Surroundings { vault, on_disk: false };
+    let surroundings = Surroundings { vault, on_disk: false, only: None };
     Table::root(&ledger, document.get_ref())
         .walk(|root| Config::read(root, &options, &surroundings));
     ledger.asked.into_inner().iter().map(|path| without_name(path)).collect()

@@ -186,6 +186,42 @@ fn what_is_switched_off_needs_no_secrets_and_no_variables() {
 }
 
 #[test]
+fn what_is_not_used_needs_no_secrets_and_no_variables_and_is_still_known() {
+    let unused = "[upstreams.b]\nurl = \"${URL}\"\nprefix = \"${PREFIX}\"\nresources.deny = [\"${X}\"]\nheaders = { A = { env = \"GONE\" }, B = { command = [\"touch\", \"ran\"] } }\n[upstreams.c]\nprompts_dir = \"gone\"\nprefix = \"d\"\n";
+    let mut home = Home::new(&[("weir.toml", &format!("{CHILD}{unused}"))]);
+    assert!(home.mistakes().contains("the variable URL is not set"));
+    std::fs::remove_file(home.path("ran")).ok();
+    home.options.only = Some(vec!["a".to_owned()]);
+    let config = home.load().unwrap();
+    assert_eq!((config.warnings.len(), config.upstreams.len()), (0, 1));
+    assert!(!home.path("ran").exists());
+    let known = config.outlines.iter().map(|it| {
+        let lets_out = it.resources.as_ref().map(|resources| resources.allow.len());
+        (it.name.as_str(), it.enabled, it.prefix.as_deref(), lets_out)
+    });
+    assert_eq!(
+        known.collect::<Vec<_>>(),
+        [("a", true, Some("a"), Some(1)), ("b", true, None, None), ("c", true, Some("d"), Some(0))]
+    );
+    // All else is checked as ever: forms, clashes, and what counts upstreams.
+    home.write(
+        "weir.toml",
+        format!("{CHILD}[naming]\nmode = \"none\"\n[upstreams.b]\ncommand = \"x\"\nprefix = \"a\"\nargz = [\"${{X}}\"]\n"),
+    );
+    let mistakes = home.mistakes();
+    for expected in ["2 are enabled", "belongs to [upstreams.a] already", "did you mean `args`?"] {
+        assert!(mistakes.contains(expected), "{mistakes}");
+    }
+    assert!(!mistakes.contains("is not set"), "{mistakes}");
+}
+
+#[test]
+fn the_entrance_needs_no_upstream() {
+    let home = Home::new(&[("weir.toml", &format!("{CHILD}env.T = {{ env = \"GONE\" }}\n"))]);
+    assert!(Config::entrance(&home.path("weir.toml"), &home.options).is_ok());
+}
+
+#[test]
 fn auth_becomes_a_header() {
     let header = |value: &str| vec![("authorization".to_owned(), value.to_owned())];
     assert_eq!(headers("auth = { type = \"none\" }"), []);

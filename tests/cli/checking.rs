@@ -1,0 +1,266 @@
+//! `weir check`, and what is said of a configuration: mistakes at their places, secrets nowhere.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use insta::assert_snapshot;
+
+use super::{HOUSE, folder, weir};
+
+#[test]
+fn check_reports_each_upstream_and_fails_if_one_cannot_be_used() {
+    let config = "
+[upstreams.house]
+prompts_dir = \"prompts\"
+[upstreams.gone]
+command = \"/nonexistent/server\"
+[upstreams.away]
+url = \"http://127.0.0.1:9/mcp\"
+";
+    let folder = folder(config);
+    let (code, _, err) = weir(folder.path(), &["get", "gone__prompt"]);
+    assert_eq!(code, 4, "nobody knows whether there is one");
+    assert_snapshot!(err, @"weir: no prompt `gone__prompt`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`");
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!(code, 4);
+    assert_snapshot!(out + &err, @r"
+    ok    house  library  2 prompts, 0 tools, 0 resources, 0 resource templates
+    down  gone   it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
+    down  away   127.0.0.1:9: Connection refused (os error 111)
+    weir: 2 of 3 upstreams cannot be used: gone, away
+    ");
+    let (code, out, err) = weir(folder.path(), &["check", "--json"]);
+    assert_eq!(code, 4);
+    assert_snapshot!(out + &err, @r#"
+    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server; install it, or correct `command`","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"127.0.0.1:9: Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}],"warnings":[]}
+    {"error":"2 of 3 upstreams cannot be used: gone, away","exit_code":4}
+    "#);
+}
+
+/// Lists its prompts and refuses to list its tools.
+const HALF: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%,*}
+    case $line in
+        *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{},"tools":{}}}' ;;
+        *'"prompts/list"'*) result='"result":{"prompts":[{"name":"one"}]}' ;;
+        *'"notifications/'*) continue ;;
+        *) result='"error":{"code":-32603,"message":"no"}' ;;
+    esac
+    echo '{"jsonrpc":"2.0","id":'$id','$result'}'
+done
+"#;
+
+#[test]
+fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
+    let folder = folder("[upstreams.hub]\ncommand = \"sh\"\nargs = [\"server.sh\"]\n");
+    std::fs::write(folder.path().join("server.sh"), HALF).expect("written");
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!(code, 4);
+    assert_snapshot!(out + &err, @r"
+    down  hub  stdio 2025-06-18, but could not be listed: tools/list
+     WARN the list could not be read; the last one stays upstream=hub kind=tool error=it refuses `tools/list`: no
+    weir: 1 of 1 upstreams cannot be used: hub
+    ");
+}
+
+#[test]
+fn check_tells_of_prompt_files_that_are_left_out() {
+    let folder = folder(HOUSE);
+    let bad = "---\narguments:\n  - name: who\n    require: true\n---\nHello!\n";
+    std::fs::write(folder.path().join("prompts/bad.md"), bad).expect("written");
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("ok    house  library"), "{out}");
+    assert!(err.contains("bad.md:4") && err.contains("require"), "{err}");
+}
+
+#[test]
+fn check_draws_every_mistake_at_its_place() {
+    let config = "
+[server]
+listn = \"127.0.0.1:1\"
+[upstreams.house]
+prompts_dir = \"prompts\"
+[clients.ann]
+key_sha256 = [\"1111111111111111111111111111111111111111111111111111111111111111\"]
+role = \"gest\"
+[roles.guest]
+prompts.allow = [\"house/*\"]
+";
+    let folder = folder(config);
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!((code, out.as_str()), (78, ""));
+    assert_snapshot!(err, @r#"
+    error: server.listn: no such key
+     --> weir.toml:3:1
+      |
+    3 | listn = *************
+      | ^^^^^ did you mean `listen`?
+
+    error: clients.ann.role: there is no role "gest"
+     --> weir.toml:8:8
+      |
+    8 | role = "gest"
+      |        ^^^^^^ did you mean `guest`?
+    "#);
+    let (code, _, err) = weir(folder.path(), &["check", "--offline", "--json"]);
+    assert_eq!(code, 78);
+    assert_eq!(err.lines().count(), 1, "{err}");
+}
+
+#[test]
+fn ten_mistakes_in_two_files_are_told_in_one_run() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ten_mistakes");
+    let told = [&["check", "--offline"][..], &["check"], &["serve"], &["list"]].map(|arguments| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let command = command.args(arguments).current_dir(&folder).env_remove("HOUSE_PREFIX");
+        let output = command.output().expect("it runs");
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(78), 0));
+        String::from_utf8(output.stderr).expect("it writes text")
+    });
+    assert!(told.iter().all(|other| *other == told[0]));
+    assert_snapshot!(told[0], @r#"
+    error: server.listne: no such key
+     --> weir.toml:4:1
+      |
+    4 | listne = ****************
+      | ^^^^^^ did you mean `listen`?
+
+    error: server.max_connections: expected a whole number, found a string
+     --> weir.toml:5:19
+      |
+    5 | max_connections = "many"
+      |                   ^^^^^^ write a number without quotes
+
+    error: server.shutdown_grace: "30 seconds" is not a duration
+     --> weir.toml:6:18
+      |
+    6 | shutdown_grace = "30 seconds"
+      |                  ^^^^^^^^^^^^ write it like "250ms", "60s", "10m" or "1h"
+
+    error: protocol.page_size: 20000 is out of bounds
+     --> weir.toml:9:13
+      |
+    9 | page_size = 20000
+      |             ^^^^^ write 1 to 10000
+
+    error: upstreams.house.prefix: the variable HOUSE_PREFIX is not set
+      --> weir.toml:13:10
+       |
+    13 | prefix = "${HOUSE_PREFIX}"
+       |          ^^^^^^^^^^^^^^^^^ set HOUSE_PREFIX where Weir starts, or write ${HOUSE_PREFIX:-default}
+
+    warning: roles.guest.prompts.allow: there is no upstream "hosue"
+      --> weir.toml:16:18
+       |
+    16 | prompts.allow = ["hosue/*"]
+       |                  ^^^^^^^^^ did you mean `house`?
+
+    error: protocol.page_size: weir.toml:9 defines this already
+     --> conf.d/wiki.toml:2:1
+      |
+    2 | page_size = ***
+      | ^^^^^^^^^ remove one of the two
+
+    error: upstreams.wiki.url: this is not a URL
+     --> conf.d/wiki.toml:5:7
+      |
+    5 | url = **********************
+      |       ^^^^^^^^^^^^^^^^^^^^^^ write it like "https://mcp.example.com/mcp"
+
+    error: upstreams.wiki.headers.X-Key.file: secrets/wiki cannot be read: No such file or directory (os error 2)
+     --> conf.d/wiki.toml:6:30
+      |
+    6 | headers = { X-Key = { file = "secrets/wiki" } }
+      |                              ^^^^^^^^^^^^^^ check the path, which starts from the folder of this file, and its permissions
+
+    error: clients.ann.role: there is no role "gest"
+      --> conf.d/wiki.toml:10:8
+       |
+    10 | role = "gest"
+       |        ^^^^^^ did you mean `guest`?
+    "#);
+}
+
+/// Lists one prompt, whose description is what it got as secrets.
+const TELLTALE: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%,*}
+    case $line in
+        *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}}}' ;;
+        *'"prompts/list"'*) result='"result":{"prompts":[{"name":"p","description":"'$A,$B,$C,$D'"}]}' ;;
+        *'"notifications/'*) continue ;;
+        *) result='"error":{"code":-32601,"message":"no"}' ;;
+    esac
+    echo '{"jsonrpc":"2.0","id":'$id','$result'}'
+done
+"#;
+
+#[test]
+fn secrets_reach_the_upstream_from_wherever_they_are() {
+    let config = "
+include = [\"conf.d/*.toml\"]
+[upstreams.hub.env]
+A = \"${ONE}\"
+B = { env = \"TWO\" }
+C = { file = \"secrets/three\" }
+D = { command = [\"sh\", \"-c\", \"echo $FOUR; touch ran\"] }
+";
+    let folder = folder(config);
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("made");
+        std::fs::write(path, text).expect("written");
+    };
+    write("conf.d/hub.toml", "[upstreams.hub]\ncommand = \"sh\"\nargs = [\"server.sh\"]\n");
+    write("secrets/three", "drei\n");
+    write("server.sh", TELLTALE);
+    let weir = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let command = command.args(arguments).current_dir(folder.path());
+        let output = command.envs([("ONE", "eins"), ("TWO", "zwei"), ("FOUR", "vier")]).output();
+        let output = output.expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).expect("it writes text"))
+    };
+    let warning =
+        "warning: upstreams.hub.env.C.file: secrets/three is open to its group or to others";
+    let (code, told) = weir(&["check", "--offline"]);
+    assert!(code == Some(0) && told.starts_with(warning), "{told}");
+    assert!(told.ends_with("\nthe configuration is good\n"), "{told}");
+    assert!(!folder.path().join("ran").exists(), "offline nothing is started");
+    let (code, told) = weir(&["list"]);
+    assert!(code == Some(0) && told.contains("hub__p  eins,zwei,drei,vier"), "{told}");
+    let (_, told) = weir(&["check"]);
+    assert!(!["eins", "zwei", "drei", "vier"].iter().any(|secret| told.contains(secret)), "{told}");
+}
+
+#[test]
+fn offline_tells_of_folders_that_are_not_there() {
+    let folder = folder("[upstreams.house]\nprompts_dir = \"promts\"\n");
+    let (code, out, err) = weir(folder.path(), &["check", "--offline"]);
+    assert_eq!((code, out.as_str()), (0, ""));
+    assert_snapshot!(err, @r#"
+    warning: upstreams.house.prompts_dir: there is no folder promts
+     --> weir.toml:2:15
+      |
+    2 | prompts_dir = "promts"
+      |               ^^^^^^^^ make it, or correct the path: it starts from the folder of this file
+    the configuration is good
+    "#);
+}
+
+#[test]
+fn json_in_place_of_toml_is_recognized() {
+    let folder = folder("{\"mcpServers\": {\"a\": {\"env\": {\"TOKEN\": \"hunter2\"}}}}");
+    let (code, _, err) = weir(folder.path(), &["check"]);
+    assert_eq!(code, 78);
+    assert_snapshot!(err, @r"
+    error: this is JSON, and the configuration is TOML
+     --> weir.toml:1:1
+      |
+    1 | {
+      | ^ `weir init --from FILE` makes one from the configuration of an MCP client
+    ");
+}

@@ -1,0 +1,181 @@
+//! `weir serve` and `weir stdio`: where they listen, and how a signal ends them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use insta::assert_snapshot;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{folder, runs, weir};
+
+#[test]
+fn serve_refuses_a_network_address_without_keys_unless_told() {
+    let config = "
+[server]
+listen = \"0.0.0.0:0\"
+allowed_hosts = [\"mcp.example.com\"]
+[auth]
+mode = \"anonymous\"
+[upstreams.house]
+prompts_dir = \"prompts\"
+";
+    let folder = folder(config);
+    let (code, _, err) = weir(folder.path(), &["serve"]);
+    assert_eq!(code, 78);
+    assert!(err.contains("--allow-anonymous-network"), "{err}");
+    let (code, _, err) = weir(folder.path(), &["check", "--offline", "--allow-anonymous-network"]);
+    assert_eq!((code, err.as_str()), (0, "the configuration is good\n"));
+}
+
+#[test]
+fn a_port_in_use_is_one_line_that_says_what_to_do() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("it is bound");
+    let config =
+        format!("[server]\nlisten = \"{address}\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n");
+    let folder = folder(&config);
+    let (code, _, err) = weir(folder.path(), &["serve"]);
+    assert_eq!(code, 4);
+    let err = err.replace(&address.to_string(), "ADDRESS");
+    assert_snapshot!(err, @"weir: cannot listen on ADDRESS: Address already in use (os error 98); stop whatever listens there, or set another `listen` under [server]");
+}
+
+#[test]
+fn serve_tells_where_http_sse_is_if_it_is_on_and_ends_its_streams() {
+    for on in [false, true] {
+        let folder = folder(&format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[protocol]\nlegacy_sse = {on}\n\
+             [log]\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
+        ));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
+        let mut weir = command.spawn().expect("it starts");
+        let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
+        let ready = log.find_map(|line| line.ok().filter(|line| line.contains("\"ready\"")));
+        let ready = ready.expect("it gets ready");
+        let told = ready.split_once("\"sse\":\"http://").map(|(_, rest)| rest);
+        assert_eq!(told.is_some(), on, "{ready}");
+        if let Some((host, _)) = told.and_then(|rest| rest.split_once("/sse\"")) {
+            let mut stream = std::net::TcpStream::connect(host).expect("it listens");
+            write!(stream, "GET /sse HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("written");
+            let mut said = Vec::new();
+            while !said.ends_with(b"\n\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).expect("an event");
+                said.extend(byte);
+            }
+            terminate(&weir);
+            let mut rest = String::new();
+            stream.read_to_string(&mut rest).expect("the stream ends");
+            assert_eq!(rest, "0\r\n\r\n", "after {}", String::from_utf8_lossy(&said));
+        } else {
+            terminate(&weir);
+        }
+        assert!(weir.wait().expect("it ends").success());
+    }
+}
+
+/// Starts `weir stdio` with its pipes in our hands.
+fn stdio(folder: &Path) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("stdio").current_dir(folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("it starts")
+}
+
+fn terminate(child: &Child) {
+    let id = Pid::from_child(child);
+    kill_process(id, Signal::TERM).expect("it runs");
+}
+
+/// The first line of `lines` that holds `text`.
+fn line_with(lines: &mut impl BufRead, text: &str) -> String {
+    let mut lines = lines.lines().map_while(Result::ok);
+    lines.find(|line| line.contains(text)).expect("it is said")
+}
+
+#[test]
+fn a_signal_lets_the_call_of_a_client_on_stdio_end_first() {
+    let server = Path::new(env!("CARGO_BIN_EXE_weir")).with_file_name("examples/legacy_stdio");
+    let folder = folder(&format!("[upstreams.notes]\ncommand = \"{}\"\n", server.display()));
+    let mut weir = stdio(folder.path());
+    let meta = r#""_meta":{"progressToken":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    let count = r#""name":"notes__slow_count","arguments":{"to":5,"delay_ms":100}"#;
+    let call = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{{{count},{meta}}}}}\n"
+    );
+    // Held open: the end of the input would cancel the call.
+    let mut input = weir.stdin.take().expect("piped");
+    input.write_all(call.as_bytes()).expect("it reads");
+    let mut output = BufReader::new(weir.stdout.take().expect("piped"));
+    line_with(&mut output, "notifications/progress");
+    terminate(&weir);
+    assert!(line_with(&mut output, r#""id":7"#).contains("counted to 5"));
+    assert!(weir.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_signal_while_it_ends_kills_a_child_that_will_not() {
+    let script = "trap 'echo asked >&2' TERM; echo begun $$ >&2; while :; do sleep 1; done";
+    let folder = folder(&format!(
+        "[log]\nlevel = \"debug\"\n[upstreams.deaf]\ncommand = \"sh\"\nargs = [\"-c\", \"{script}\"]\n"
+    ));
+    let mut weir = stdio(folder.path());
+    let mut log = BufReader::new(weir.stderr.take().expect("piped"));
+    let begun = line_with(&mut log, "begun ");
+    let child = begun.split("begun ").nth(1).expect("a number");
+    let child: String = child.chars().take_while(char::is_ascii_digit).collect();
+    // As clients do it: they close its input, then ask it to end, then kill it.
+    drop(weir.stdin.take());
+    line_with(&mut log, "asked");
+    let start = Instant::now();
+    terminate(&weir);
+    assert!(weir.wait().expect("it ends").success());
+    assert!(start.elapsed() < Duration::from_secs(2), "it did not wait for the child");
+    // The signal is sent before Weir ends; the kernel takes a moment to carry it out.
+    while runs(&child) {
+        assert!(start.elapsed() < Duration::from_secs(5), "the child is still there");
+        std::thread::yield_now();
+    }
+}
+
+/// Answers prompts/get when it is told to through one pipe, after it has told of the request through
+/// another.
+const HESITANT: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%,*}
+    case $line in
+        *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}}}' ;;
+        *'"prompts/list"'*) result='"result":{"prompts":[{"name":"slow"}]}' ;;
+        *'"prompts/get"'*) echo asked > asked; read -r _ < go; result='"result":{"messages":[]}' ;;
+        *'"notifications/'*) continue ;;
+        *) result='"error":{"code":-32601,"message":"no"}' ;;
+    esac
+    echo '{"jsonrpc":"2.0","id":'$id','$result'}'
+done
+"#;
+
+#[test]
+fn a_signal_lets_the_calls_of_a_stdio_client_end() {
+    let folder = folder("[upstreams.hub]\ncommand = \"sh\"\nargs = [\"server.sh\"]\n");
+    std::fs::write(folder.path().join("server.sh"), HESITANT).expect("written");
+    let pipes = Command::new("mkfifo").args(["asked", "go"]).current_dir(folder.path()).status();
+    assert!(pipes.expect("mkfifo runs").success());
+    let mut weir = stdio(folder.path());
+    let mut input = weir.stdin.take().expect("a pipe");
+    let get = r#"{"jsonrpc":"2.0","id":7,"method":"prompts/get","params":{"name":"hub__slow","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    writeln!(input, "{get}").expect("written");
+    // Opening a pipe waits for its other end: the call has reached the server.
+    std::fs::read(folder.path().join("asked")).expect("read");
+    terminate(&weir);
+    let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
+    assert!(log.any(|line| line.expect("text").contains("stopping")));
+    std::fs::write(folder.path().join("go"), "go\n").expect("written");
+    let mut answer = String::new();
+    let mut output = BufReader::new(weir.stdout.take().expect("a pipe"));
+    output.read_line(&mut answer).expect("text");
+    assert!(answer.starts_with(r#"{"jsonrpc":"2.0","id":7,"result":{"messages":[]"#), "{answer}");
+    assert!(weir.wait().expect("it ends").success());
+}
