@@ -109,10 +109,10 @@ fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
         true => None,
         false => match load(args) {
             Err(Failure::Config(_)) if !wants_http => {
-                output::tell(&format!(
+                output::tell(
                     "note: the configuration has mistakes, which `weir check` tells; so this is the \
-                     entry for `weir stdio`"
-                ));
+                     entry for `weir stdio`",
+                );
                 None
             }
             config => Some(config?),
