@@ -30,6 +30,8 @@ mod variables;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use tokio_util::sync::CancellationToken;
+
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
@@ -90,6 +92,8 @@ pub struct Options {
     pub allow_anonymous_network: bool,
     /// The variables that the file may name.
     pub environment: Environment,
+    /// Fired by whoever waits for the configuration no longer: commands that give secrets end.
+    pub stop: CancellationToken,
 }
 
 impl Config {
@@ -119,7 +123,7 @@ impl Config {
     }
 
     fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {
-        let vault = Vault::new(&options.environment, may_run);
+        let vault = Vault::new(&options.environment, &options.stop, may_run);
         let surroundings = Surroundings { vault, on_disk };
         let (mut config, warnings) = document::read(main, &options.environment, |root| {
             Self::read(root, options, &surroundings)

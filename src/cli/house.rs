@@ -10,7 +10,7 @@ use super::needed::{self, Wanted};
 use super::{output, waiting};
 use crate::app::App;
 use crate::catalog::{Target, View};
-use crate::config::{Config, Options, Warning};
+use crate::config::{Config, Options, Report, Warning};
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
 use crate::upstream::Status;
@@ -64,7 +64,7 @@ impl ConfigArgs {
             let config = Config::parse(demo.config(), Path::new("demo.toml"), options);
             (config.map_err(Failure::Config)?, Some(demo))
         } else {
-            (Config::load(&self.path()?, options).map_err(Failure::Config)?, None)
+            (aside(self.path()?, options, Config::load).await?, None)
         };
         Ok(Loaded { config, demo })
     }
@@ -74,7 +74,7 @@ impl ConfigArgs {
         if self.demo {
             return Ok(self.load(options).await?.config.warnings);
         }
-        Config::check(&self.path()?, options).map_err(Failure::Config)
+        aside(self.path()?, options, Config::check).await
     }
 
     fn path(&self) -> Result<PathBuf, Failure> {
@@ -82,9 +82,26 @@ impl ConfigArgs {
     }
 }
 
+/// Reads a configuration on a thread of its own: a command that gives a secret may take its time, and so
+/// may a pipe in the place of the file. Dropped, it ends the command.
+async fn aside<T: Send + 'static>(
+    path: PathBuf,
+    options: &Options,
+    read: fn(&Path, &Options) -> Result<T, Report>,
+) -> Result<T, Failure> {
+    let options = options.clone();
+    let _leaving = options.stop.clone().drop_guard();
+    let read = tokio::task::spawn_blocking(move || read(&path, &options)).await;
+    let read = read.map_err(|error| {
+        Failure::NoConfig(format!("the configuration could not be read: {error}"))
+    })?;
+    read.map_err(Failure::Config)
+}
+
 /// How a configuration is judged by a program that runs in this environment.
 pub(super) fn options(allow_anonymous_network: bool) -> Options {
-    Options { allow_anonymous_network, environment: std::env::vars_os().collect() }
+    let environment = std::env::vars_os().collect();
+    Options { allow_anonymous_network, environment, ..Options::default() }
 }
 
 /// Looks for the configuration where it usually is.
