@@ -248,7 +248,8 @@ mod tests {
     #[tokio::test]
     async fn a_command_can_be_run_from_within_a_runtime() {
         let environment = std::env::vars_os().collect();
-        let bytes = run(&["printf".to_owned(), "x".to_owned()], Path::new(""), &environment, 1);
+        let (command, stop) = (["printf", "x"].map(str::to_owned), CancellationToken::new());
+        let bytes = run(&command, Path::new(""), &environment, 1, &stop);
         assert_eq!(bytes.ok().as_deref().map(Vec::as_slice), Some(&b"x"[..]));
     }
 }

@@ -93,11 +93,11 @@ impl Dial for Host {
             .kill_on_drop(true);
         if let Some(cwd) = &command.cwd {
             if !cwd.is_dir() {
-                return Err(io::Error::other(format!("no such folder: {}", cwd.display())));
+                return Err(io::Error::other("the folder that `cwd` names is not there"));
             }
             process.current_dir(cwd);
         }
-        let mut child = process.spawn().map_err(|error| explain(&command.program, &error))?;
+        let mut child = process.spawn().map_err(|error| explain(command, &error))?;
         let missing = || io::Error::other("a pipe to the process is missing");
         let stdin = Box::new(child.stdin.take().ok_or_else(missing)?);
         let stdout = Box::new(child.stdout.take().ok_or_else(missing)?);
@@ -156,15 +156,16 @@ fn tls_connector() -> Result<TlsConnector, String> {
 }
 
 /// Why a program cannot be started, in words.
-fn explain(program: &str, error: &io::Error) -> io::Error {
+fn explain(command: &Command, error: &io::Error) -> io::Error {
+    let (program, shown) = (&command.program, &command.shown);
     let text = match error.kind() {
         io::ErrorKind::NotFound if program.contains(' ') => {
-            format!("no program `{program}`: what follows the program's name goes into `args`")
+            format!("no program `{shown}`: what follows the program's name goes into `args`")
         }
-        io::ErrorKind::NotFound if program.contains('/') => format!("no such program: {program}"),
-        io::ErrorKind::NotFound => format!("no program `{program}` in PATH"),
-        io::ErrorKind::PermissionDenied => format!("`{program}` may not be executed"),
-        _ => format!("`{program}`: {error}"),
+        io::ErrorKind::NotFound if program.contains('/') => format!("no such program: {shown}"),
+        io::ErrorKind::NotFound => format!("no program `{shown}` in PATH"),
+        io::ErrorKind::PermissionDenied => format!("`{shown}` may not be executed"),
+        _ => format!("`{shown}`: {error}"),
     };
     io::Error::new(error.kind(), text)
 }
@@ -246,6 +247,7 @@ mod tests {
         let path = std::env::var("PATH").expect("a path");
         Command {
             program: "sh".into(),
+            shown: "sh".into(),
             args: vec!["-c".into(), script.into()],
             env: vec![("PATH".into(), path.into()), ("GIVEN".into(), "1".into())],
             cwd: None,
@@ -287,23 +289,22 @@ mod tests {
     #[tokio::test]
     async fn why_a_program_cannot_be_started_is_said_in_words() {
         let refusal = |change: fn(&mut Command)| {
-            let mut command = sh("");
+            let mut command = Command { shown: "${SH}".into(), ..sh("") };
             change(&mut command);
             Host::new().spawn(&command).map(|_| ()).expect_err("no such thing").to_string()
         };
         let missing = refusal(|command| command.program = "no-such-program".into());
-        assert_eq!(missing, "no program `no-such-program` in PATH");
+        assert_eq!(missing, "no program `${SH}` in PATH");
         let missing = refusal(|command| command.program = "/no/such".into());
-        assert_eq!(missing, "no such program: /no/such");
+        assert_eq!(missing, "no such program: ${SH}");
         let line = refusal(|command| command.program = "no-such --option".into());
-        assert_eq!(
-            line,
-            "no program `no-such --option`: what follows the program's name goes into `args`"
-        );
+        assert_eq!(line, "no program `${SH}`: what follows the program's name goes into `args`");
         let forbidden = refusal(|command| command.program = "/etc/passwd".into());
-        assert_eq!(forbidden, "`/etc/passwd` may not be executed");
+        assert_eq!(forbidden, "`${SH}` may not be executed");
         let nowhere = refusal(|command| command.cwd = Some("/no/such".into()));
-        assert_eq!(nowhere, "no such folder: /no/such");
+        assert_eq!(nowhere, "the folder that `cwd` names is not there");
+        let shown = format!("{:?}", sh("hunter2"));
+        assert!(shown.contains("2 of them") && !shown.contains("hunter2"), "{shown}");
     }
 
     #[tokio::test]
