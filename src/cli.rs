@@ -178,12 +178,7 @@ fn start(command: Command) -> Result<(), Failure> {
 /// Runs a command that a signal ends at once. Children do not hear our terminal's Ctrl-C: they lead
 /// groups of their own, and are killed as their tasks are dropped.
 async fn stoppable(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    let mut signals = Signals::new()?;
-    tokio::select! {
-        biased;
-        ended = command => ended,
-        number = signals.next() => Err(Failure::Stopped(number)),
-    }
+    Signals::new()?.end(command).await
 }
 
 /// How long the tasks that are left may take to be dropped.

@@ -30,6 +30,8 @@ mod variables;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use tokio_util::sync::CancellationToken;
+
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
@@ -95,6 +97,8 @@ pub struct Options {
     /// The upstreams that are used, by name; all that are enabled, unless it is said. One that is not used
     /// is checked, and costs nothing: its secrets are not fetched, and its variables need not be set.
     pub only: Option<Vec<String>>,
+    /// Fired by whoever waits for the configuration no longer: commands that give secrets end.
+    pub stop: CancellationToken,
 }
 
 impl Config {
@@ -125,7 +129,7 @@ impl Config {
     }
 
     fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {
-        let vault = Vault::new(&options.environment, may_run);
+        let vault = Vault::new(&options.environment, &options.stop, may_run);
         let surroundings = Surroundings { vault, on_disk, only: options.only.as_deref() };
         let (mut config, warnings) = document::read(main, &options.environment, |root| {
             Self::read(root, options, &surroundings)

@@ -7,6 +7,8 @@
 //! Follows the event stream's interpretation in the HTML standard, section "Server-sent events".
 //! Knows nothing of: HTTP, JSON-RPC, and what an event holds.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 
 /// A comment that keeps a stream alive: no event, nothing for a client to do.
@@ -20,7 +22,8 @@ pub struct Event {
     /// The data lines, joined by line feeds.
     pub data: Bytes,
     /// The stream's last event id, if this event or one before it set one.
-    pub id: Option<String>,
+    /// Shared by all events behind it, since a server may set a long one and then send many.
+    pub id: Option<Arc<str>>,
     /// The event was larger than allowed: `data` is how it began, and this is how it ended.
     pub cut: Option<Bytes>,
 }
@@ -42,7 +45,7 @@ pub struct Reader {
     name: String,
     data: BytesMut,
     has_data: bool,
-    id: Option<String>,
+    id: Option<Arc<str>>,
     retry_ms: Option<u64>,
     /// Whether an event over the limit is cut instead of refused.
     cuts: bool,
@@ -158,7 +161,7 @@ impl Reader {
             }
             b"event" => self.name = String::from_utf8_lossy(&value).into_owned(),
             b"id" if !value.contains(&0) => {
-                self.id = Some(String::from_utf8_lossy(&value).into_owned());
+                self.id = Some(String::from_utf8_lossy(&value).into());
             }
             b"retry" => {
                 let text = std::str::from_utf8(&value).unwrap_or_default();
@@ -274,7 +277,7 @@ mod tests {
                 let mut reader = Reader::cutting(400);
                 let pieces = text.as_bytes().chunks(size);
                 let events = pieces.flat_map(|piece| reader.feed(piece).expect("never refused"));
-                let id = Some("4".to_owned());
+                let id = Some("4".into());
                 let cut = Event {
                     name: "x".into(),
                     data: head.clone().into(),
@@ -292,6 +295,16 @@ mod tests {
         let written = write_event("endpoint", "/messages?x=1");
         let event = Event { name: "endpoint".into(), ..data("/messages?x=1") };
         assert_eq!(read(&String::from_utf8_lossy(&written), 5), [event]);
+    }
+
+    #[test]
+    fn a_long_id_is_held_once_however_many_events_follow() {
+        let mut reader = Reader::new(1 << 20);
+        let text = format!("id: {}\n{}", "x".repeat(1 << 19), "data\n\n".repeat(3));
+        let events = reader.feed(text.as_bytes()).expect("small");
+        let ids: Vec<_> = events.iter().filter_map(|event| event.id.as_ref()).collect();
+        assert_eq!(ids.len(), 3);
+        assert!(ids.iter().all(|id| id.as_ptr() == ids[0].as_ptr()), "copied for each event");
     }
 
     #[test]

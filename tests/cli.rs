@@ -215,7 +215,7 @@ fn without_a_configuration_it_says_where_it_looked() {
     let output = command.env("XDG_CONFIG_HOME", "/nonexistent").output().expect("it runs");
     assert_eq!(output.status.code(), Some(78));
     let err = String::from_utf8(output.stderr).expect("it writes text");
-    assert_snapshot!(err, @"weir: no configuration: neither weir.toml nor /nonexistent/weir/weir.toml exists; name one with --config FILE");
+    assert_snapshot!(err, @"weir: no configuration: neither weir.toml nor /nonexistent/weir/weir.toml exists; `weir init` writes one, --config FILE names one");
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn source(source: &config::Source) -> upstream::Source {
             headers: headers.iter().cloned().collect(),
             transport: *transport,
         },
-        config::Source::Process { command, args, env, pass_env, cwd } => {
+        config::Source::Process { command, shown, args, env, pass_env, cwd } => {
             let inherited = BASE_ENVIRONMENT.into_iter().chain(pass_env.iter().map(String::as_str));
             let inherited = inherited.filter_map(|name| {
                 // Others hand their secrets on in this way.
@@ -127,6 +127,7 @@ fn source(source: &config::Source) -> upstream::Source {
             });
             upstream::Source::Process(Command {
                 program: command.clone(),
+                shown: shown.clone(),
                 args: args.clone(),
                 // What is set comes last and wins.
                 env: inherited.chain(env.iter().cloned()).collect(),

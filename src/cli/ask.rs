@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 
-use super::content::plain;
+use super::content::{plain, shown_json};
 use super::failure::Failure;
 use super::house::House;
 use super::{output, waiting};
@@ -37,7 +37,10 @@ impl Answer {
         write: fn(&mut dyn Write, &Object, bool) -> io::Result<()>,
     ) -> Result<(), Failure> {
         output::print(|out| match self.json {
-            true => writeln!(out, "{}", String::from_utf8_lossy(&self.text)),
+            true => {
+                let text = String::from_utf8_lossy(&self.text);
+                writeln!(out, "{}", shown_json(&text, output::is_terminal()))
+            }
             false => write(out, &self.result, output::is_terminal()),
         })
     }

@@ -211,8 +211,9 @@ fn write(
     let Place { client, path, .. } = place;
     let written = document::read(path)?;
     let is_there = written.is_some();
-    let Written { text, has_mark } =
+    let Written { text: old, has_mark } =
         written.unwrap_or(Written { text: String::new(), has_mark: false });
+    let mark = if has_mark { "\u{feff}" } else { "" };
     let folder = std::env::current_dir().unwrap_or_default();
     let is_ours = |old: &Value| {
         let alone = Value::Table(vec![(
@@ -223,7 +224,7 @@ fn write(
         let servers = found.into_iter().flat_map(|section| section.servers);
         servers.filter_map(|(_, server)| server.ok()).any(|server| is_weir(&server, endpoints))
     };
-    match insert::insert(&text, place, entry, &|old| force || is_ours(old))? {
+    match insert::insert(&old, place, entry, &|old| force || is_ours(old))? {
         Inserted::Same => {
             output::tell(&format!("{} points at Weir already: {}", client.title, path.display()));
         }
@@ -232,8 +233,8 @@ fn write(
                 let backup = files::back_up(path)?;
                 output::tell(&format!("kept {} as {}", path.display(), backup.display()));
             }
-            let mark = if has_mark { "\u{feff}" } else { "" };
-            files::write(path, &format!("{mark}{text}"))?;
+            let old = is_there.then(|| format!("{mark}{old}"));
+            files::replace(path, old.as_deref(), &format!("{mark}{text}"))?;
             output::tell(&format!("wrote the entry `{}` into {}", place.name, path.display()));
             tell(place, way);
         }

@@ -1,8 +1,9 @@
 //! How content is shown: the blocks of prompts and tools, and what is read of a resource.
 //!
-//! Promises: text goes out as it came, but for control characters on a terminal; what is no text is
+//! Promises: text goes out as it came, but for control characters, and those that reorder a line, on a terminal; what is no text is
 //! named with its type and size, unless it is what was asked for.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use base64::Engine as _;
@@ -20,7 +21,26 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// Text of an upstream's on one line, safe to be shown anywhere.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if deceives(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// Whether a terminal obeys a character instead of showing it, or shows a line in another order for it.
+fn deceives(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// JSON on one line: as it is, or on a terminal in other words for the same.
+pub(super) fn shown_json(text: &str, terminal: bool) -> Cow<'_, str> {
+    if !terminal || !text.contains(deceives) {
+        return Cow::Borrowed(text);
+    }
+    // Outside of strings there is no such character, and in them each has another form.
+    let escape = |c: char| match deceives(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    Cow::Owned(text.chars().map(escape).collect())
 }
 
 /// Text of an upstream's: as it is, or safe to be shown on a terminal.
@@ -28,8 +48,13 @@ fn shown(text: &str, terminal: bool) -> String {
     if !terminal {
         return text.to_owned();
     }
-    let safe = |c: char| if c.is_control() && !"\n\t".contains(c) { '\u{fffd}' } else { c };
-    text.replace("\r\n", "\n").chars().map(safe).collect()
+    lines(&text.replace("\r\n", "\n"))
+}
+
+/// Text of several lines, safe to be shown anywhere.
+pub(super) fn lines(text: &str) -> String {
+    let safe = |c: char| if deceives(c) && !"\n\t".contains(c) { '\u{fffd}' } else { c };
+    text.chars().map(safe).collect()
 }
 
 /// Writes a text that ends with a line break.
@@ -193,6 +218,18 @@ mod tests {
         ");
         let piped = check(write_answer, EVERYTHING, false);
         assert!(piped.starts_with("one\u{1b}[31m\ttwo\r\n(image"), "{piped}");
+    }
+
+    #[test]
+    fn what_reorders_or_hides_a_line_is_made_visible_on_a_terminal() {
+        let result =
+            "{\"content\":[{\"type\":\"text\",\"text\":\"a\u{202e}b\u{2066}c\u{2028}d \u{5d0}\"}]}";
+        assert_eq!(check(write_answer, result, true), "a\u{fffd}b\u{fffd}c\u{fffd}d \u{5d0}\n");
+        assert_eq!(check(write_answer, result, false), "a\u{202e}b\u{2066}c\u{2028}d \u{5d0}\n");
+        assert_eq!(plain("a\u{202e}b"), "a\u{fffd}b");
+        let json = "{\"a\":\"\u{9b}31m\u{202e}\u{e9}\u{7f}\"}";
+        let escaped = "{\"a\":\"\\u009b31m\\u202e\u{e9}\\u007f\"}";
+        assert_eq!([shown_json(json, true), shown_json(json, false)], [escaped, json]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use super::output;
+use super::{content, output};
 use crate::config::{Problem, Report, Severity};
 use crate::json::{self, Object};
 
@@ -36,14 +36,15 @@ impl Failure {
     /// Says what happened on standard error: in words, or as one line of JSON.
     pub(super) fn tell(&self, json: bool) {
         match self {
-            _ if json => output::tell(&self.to_json()),
+            _ if json => output::tell(&content::shown_json(&self.to_json(), true)),
             // Whoever pressed Ctrl-C knows.
             Self::Stopped(_) => {}
             // What clap says has its own form.
             Self::Arguments(text) => output::tell(text.trim_end()),
             // Drawn problems speak for themselves.
             Self::Config(report) => output::tell(&report.draw(true)),
-            _ => output::tell(&format!("weir: {self}")),
+            // Names of an upstream's may stand in any of them.
+            _ => output::tell(&format!("weir: {}", content::lines(&self.to_string()))),
         }
     }
 

@@ -11,7 +11,7 @@ use super::needed::{self, Wanted};
 use super::{output, waiting};
 use crate::app::App;
 use crate::catalog::{Target, View};
-use crate::config::{Config, Options, Warning, nearest};
+use crate::config::{Config, Options, Report, Warning, nearest};
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
 use crate::upstream::Status;
@@ -54,7 +54,7 @@ impl ConfigArgs {
     /// Reads and checks the configuration, and tells its warnings.
     pub(super) async fn load_and_warn(&self, options: &Options) -> Result<Loaded, Failure> {
         let found = self.find().await?;
-        let config = found.read(options)?;
+        let config = found.read(options).await?;
         let loaded = found.loaded(config);
         loaded.warn();
         Ok(loaded)
@@ -63,8 +63,8 @@ impl ConfigArgs {
     /// Checks the configuration and starts nothing for it; returns its warnings.
     pub(super) async fn check(&self, options: &Options) -> Result<Vec<Warning>, Failure> {
         match self.find().await? {
-            Found::File(path) => Config::check(&path, options).map_err(Failure::Config),
-            demo => Ok(demo.read(options)?.warnings),
+            Found::File(path) => aside(path, options, Config::check).await,
+            demo => Ok(demo.read(options).await?.warnings),
         }
     }
 
@@ -84,12 +84,14 @@ enum Found {
 }
 
 impl Found {
-    fn read(&self, options: &Options) -> Result<Config, Failure> {
-        let config = match self {
-            Self::File(path) => Config::load(path, options),
-            Self::Demo(demo) => Config::parse(demo.config(), Path::new("demo.toml"), options),
-        };
-        config.map_err(Failure::Config)
+    async fn read(&self, options: &Options) -> Result<Config, Failure> {
+        match self {
+            Self::File(path) => aside(path.clone(), options, Config::load).await,
+            Self::Demo(demo) => {
+                let config = Config::parse(demo.config(), Path::new("demo.toml"), options);
+                config.map_err(Failure::Config)
+            }
+        }
     }
 
     fn loaded(self, config: Config) -> Loaded {
@@ -107,9 +109,28 @@ impl Loaded {
     }
 }
 
+/// Reads a configuration on a thread of its own: a command that gives a secret may take its time, and so
+/// may a pipe in the place of the file. Dropped, it ends the command.
+async fn aside<T: Send + 'static>(
+    path: PathBuf,
+    options: &Options,
+    read: fn(&Path, &Options) -> Result<T, Report>,
+) -> Result<T, Failure> {
+    // A child: the same options may be read with again.
+    let stop = options.stop.child_token();
+    let options = Options { stop: stop.clone(), ..options.clone() };
+    let _leaving = stop.drop_guard();
+    let read = tokio::task::spawn_blocking(move || read(&path, &options)).await;
+    let read = read.map_err(|error| {
+        Failure::NoConfig(format!("the configuration could not be read: {error}"))
+    })?;
+    read.map_err(Failure::Config)
+}
+
 /// How a configuration is judged by a program that runs in this environment.
 pub(super) fn options(allow_anonymous_network: bool) -> Options {
-    Options { allow_anonymous_network, environment: std::env::vars_os().collect(), only: None }
+    let environment = std::env::vars_os().collect();
+    Options { allow_anonymous_network, environment, ..Options::default() }
 }
 
 /// Looks for the configuration where it usually is.
@@ -128,7 +149,7 @@ pub(super) fn find() -> Result<PathBuf, Failure> {
     }
     let places: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
     Err(Failure::NoConfig(format!(
-        "no configuration: neither {} exists; name one with --config FILE",
+        "no configuration: neither {} exists; `weir init` writes one, --config FILE names one",
         places.join(" nor ")
     )))
 }
@@ -170,13 +191,13 @@ impl House {
         // Where not all are needed, what the file says decides; only then are secrets fetched.
         let only = (!wanted.is_all()).then(Vec::new);
         let mut options = Options { only, ..options(true) };
-        let mut config = found.read(&options)?;
+        let mut config = found.read(&options).await?;
         if let Some(client) = client {
             is_welcome(&config, client)?;
         }
         if !wanted.is_all() {
             options.only = Some(needed::needed(&config, wanted)?);
-            config = found.read(&options)?;
+            config = found.read(&options).await?;
         }
         let loaded = found.loaded(config);
         if !json {

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use clap::ValueEnum;
 
-use super::content::plain;
+use super::content::{plain, shown_json};
 use super::failure::Failure;
 use super::house::{AskArgs, House};
 use super::needed::Wanted;
@@ -81,12 +81,10 @@ async fn list(house: &House, kind: Kind) -> Result<Vec<Object>, Failure> {
 
 fn write_json(out: &mut dyn Write, kind: Kind, items: &[Object]) -> std::io::Result<()> {
     let items: Vec<_> = items.iter().map(Object::to_bytes).collect();
-    writeln!(
-        out,
-        "{{\"{}\":[{}]}}",
-        kind.list_member(),
-        String::from_utf8_lossy(&items.join(&b","[..]))
-    )
+    let items = items.join(&b","[..]);
+    let items = String::from_utf8_lossy(&items);
+    let items = shown_json(&items, output::is_terminal());
+    writeln!(out, "{{\"{}\":[{items}]}}", kind.list_member())
 }
 
 fn write_table(out: &mut dyn Write, kind: Kind, items: &[Object]) -> std::io::Result<()> {

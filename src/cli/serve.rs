@@ -27,9 +27,9 @@ pub(super) struct Args {
 /// Serves until a signal says stop, then lets what is under way end.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let options = options(args.allow_anonymous_network);
-    let Loaded { config, demo } = args.config.load_and_warn(&options).await?;
-    super::log::start(&config.log);
     let mut signals = Signals::new()?;
+    let Loaded { config, demo } = signals.end(args.config.load_and_warn(&options)).await?;
+    super::log::start(&config.log);
     let listener = listen(&config).await?;
     let address = listener.local_addr().unwrap_or(config.server.listen);
     let endpoint = format!("http://{address}{}", config.server.path);

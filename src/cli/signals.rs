@@ -57,6 +57,18 @@ impl Signals {
         }
     }
 
+    /// Does something that is given up as soon as a signal says stop.
+    pub(super) async fn end<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        tokio::select! {
+            biased;
+            done = work => done,
+            number = self.next() => Err(Failure::Stopped(number)),
+        }
+    }
+
     /// Waits for the next one, and returns its number.
     pub(super) async fn next(&mut self) -> u8 {
         tokio::select! {

@@ -25,12 +25,13 @@ pub(super) struct Args {
 /// Serves until standard input ends or a signal says stop; then what is under way ends first.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Nobody on a network can come in this way.
-    let Loaded { config, demo: _demo } = args.config.load_and_warn(&options(true)).await?;
+    let mut signals = Signals::new()?;
+    let options = options(true);
+    let Loaded { config, demo: _demo } = signals.end(args.config.load_and_warn(&options)).await?;
     if let Some(client) = &args.client {
         is_welcome(&config, client)?;
     }
     super::log::start(&config.log);
-    let mut signals = Signals::new()?;
     let app = App::open(&config, Arc::new(Host::new()));
     let guest = match &args.client {
         None => app.gateway().enter_locally(&config.auth.anonymous_role),

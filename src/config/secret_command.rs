@@ -1,7 +1,7 @@
 //! The output of a command that fetches a secret.
 //!
 //! Promises: no shell; nothing on its standard input; what it writes to standard error is shown to nobody; it
-//! and whatever it has started end, by themselves or with its time.
+//! and whatever it has started end, by themselves, with its time or when nobody waits for it any more.
 //! It gets the whole environment that was handed in: password managers keep sessions and sockets there.
 //! One command runs after the other, so that a password manager asks its person once and not for each.
 //!
@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::report::Complaint;
@@ -45,11 +46,15 @@ pub(super) fn run(
     folder: &Path,
     environment: &Environment,
     max_bytes: usize,
+    stop: &CancellationToken,
 ) -> Result<Zeroizing<Vec<u8>>, Refusal> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed("cannot be run", &error))?;
-        runtime.block_on(output(command, folder, environment, max_bytes, MAX_TIME))
+        let output = output(command, folder, environment, max_bytes, MAX_TIME);
+        // Dropped, it kills what it has started.
+        let output = runtime.block_on(stop.run_until_cancelled(output));
+        output.unwrap_or_else(|| Err(Refusal::new("was not waited for", "run Weir again")))
     };
     // A thread of its own: whoever reads the configuration may be inside a runtime already.
     let run = std::thread::scope(|scope| scope.spawn(run).join());
@@ -243,7 +248,8 @@ mod tests {
     #[tokio::test]
     async fn a_command_can_be_run_from_within_a_runtime() {
         let environment = std::env::vars_os().collect();
-        let bytes = run(&["printf".to_owned(), "x".to_owned()], Path::new(""), &environment, 1);
+        let (command, stop) = (["printf", "x"].map(str::to_owned), CancellationToken::new());
+        let bytes = run(&command, Path::new(""), &environment, 1, &stop);
         assert_eq!(bytes.ok().as_deref().map(Vec::as_slice), Some(&b"x"[..]));
     }
 }

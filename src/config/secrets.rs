@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
+use tokio_util::sync::CancellationToken;
 use toml::de::DeValue;
 use zeroize::Zeroizing;
 
@@ -25,6 +26,7 @@ use crate::secret::Secret;
 /// Where secrets are fetched, and how far one may go for them.
 pub(super) struct Vault<'o> {
     environment: &'o Environment,
+    stop: &'o CancellationToken,
     may_run: bool,
     /// What commands gave, so that one that stands in several places asks its person once.
     outputs: RefCell<BTreeMap<Command, Result<Secret, Refusal>>>,
@@ -34,8 +36,12 @@ pub(super) struct Vault<'o> {
 type Command = (PathBuf, Vec<String>);
 
 impl<'o> Vault<'o> {
-    pub(super) fn new(environment: &'o Environment, may_run: bool) -> Self {
-        Self { environment, may_run, outputs: RefCell::default() }
+    pub(super) fn new(
+        environment: &'o Environment,
+        stop: &'o CancellationToken,
+        may_run: bool,
+    ) -> Self {
+        Self { environment, stop, may_run, outputs: RefCell::default() }
     }
 }
 
@@ -205,7 +211,7 @@ fn from_command(t: &Table<'_>, command: Vec<String>, vault: &Vault<'_>) -> Parse
     let folder = t.folder("command").to_owned();
     let mut outputs = vault.outputs.borrow_mut();
     let output = outputs.entry((folder, command)).or_insert_with_key(|(folder, command)| {
-        to_secret(&secret_command::run(command, folder, vault.environment, MAX_BYTES)?)
+        to_secret(&secret_command::run(command, folder, vault.environment, MAX_BYTES, vault.stop)?)
     });
     output.as_ref().map(Secret::clone).map_err(|refusal| refusal.about(&program))
 }

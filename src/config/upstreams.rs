@@ -55,6 +55,8 @@ pub enum Source {
     Process {
         /// The program, looked up in `PATH` if it has no slash.
         command: String,
+        /// How the program stands in the file: what came out of a variable may be a secret.
+        shown: String,
         /// Its arguments.
         args: Vec<String>,
         /// Variables to set.
@@ -80,14 +82,13 @@ impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
-            Self::Process { command, args, env, pass_env, cwd } => f
+            Self::Process { shown, args, env, pass_env, .. } => f
                 .debug_struct("Process")
-                .field("command", command)
+                .field("command", shown)
                 .field("args", &format_args!("{} of them", args.len()))
                 .field("env", env)
                 .field("pass_env", pass_env)
-                .field("cwd", cwd)
-                .finish(),
+                .finish_non_exhaustive(),
             Self::Http { url, headers, transport } => f
                 .debug_struct("Http")
                 .field("host", &url.host())
@@ -283,7 +284,10 @@ fn source(t: &Table<'_>, surroundings: &Surroundings<'_>, used: bool) -> Option<
     }
     match kind {
         "prompts_dir" => dir.map(|dir| Source::Library { dir }),
-        "command" => command.map(|command| Source::Process { command, args, env, pass_env, cwd }),
+        "command" => {
+            let shown = t.quote("command");
+            command.map(|command| Source::Process { command, shown, args, env, pass_env, cwd })
+        }
         _ => url.map(|url| Source::Http { url, headers, transport }),
     }
 }

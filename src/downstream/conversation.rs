@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use hyper::StatusCode;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -20,7 +21,7 @@ use super::calls::Calls;
 use super::legacy::{self, Peer};
 use super::{Door, batch, encode};
 use crate::gateway::{Guest, Listen};
-use crate::rpc::{self, Id, Notification, Request};
+use crate::rpc::{self, Id, Notification, Request, code};
 
 /// A client's conversation, whether it has been opened yet or not.
 pub(super) struct Conversation {
@@ -49,19 +50,36 @@ pub(super) struct Outgoing {
     pub(super) queue: mpsc::Sender<Bytes>,
     pub(super) tasks: TaskTracker,
     max_reply: usize,
+    /// Bytes of answers that may wait to go out; whatever has no room is answered with an error.
+    room: Arc<Semaphore>,
+}
+
+/// An answer that waits to go out, and the room that it takes until then.
+struct Waiting {
+    text: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Waiting {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
 }
 
 impl Conversation {
-    /// A conversation that nobody has opened. When `end` fires its requests are cancelled.
+    /// A conversation that nobody has opened, whose answers may be no more than `room` bytes while they
+    /// wait to go out. When `end` fires its requests are cancelled.
     pub(super) fn new(
         door: Arc<Door>,
         guest: Guest,
         queue: mpsc::Sender<Bytes>,
         end: CancellationToken,
         hint: &'static str,
+        room: usize,
     ) -> Self {
         let max_reply = door.settings.max_reply;
-        let outgoing = Outgoing { queue, tasks: TaskTracker::new(), max_reply };
+        let room = Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS)));
+        let outgoing = Outgoing { queue, tasks: TaskTracker::new(), max_reply, room };
         Self { guest, door, calls: Calls::new(end.clone()), outgoing, hint, opened: None, end }
     }
 
@@ -132,9 +150,10 @@ impl Conversation {
         let messages = batch::read(peer.revision, text)?;
         let max_reply = self.door.settings.max_reply;
         let answers = batch::serve(&self.guest, peer, &self.calls, messages, max_reply);
-        let queue = self.outgoing.queue.clone();
+        let (queue, room) = (self.outgoing.queue.clone(), Arc::clone(&self.outgoing.room));
         self.outgoing.tasks.spawn(async move {
             if let Some(Answer { text: Text::Whole(text), .. }) = answers.await {
+                let text = with_room(&room, None, text);
                 // Fails only when the stream is gone, and the client with it.
                 let _ = queue.send(text).await;
             }
@@ -168,11 +187,18 @@ impl Outgoing {
 
     /// Sends a call's progress and then its answer, on a task of its own.
     pub(super) fn answer(&self, id: Id, call: Call) {
-        self.tasks.spawn(answer(id, call, self.queue.clone(), self.max_reply));
+        let (queue, room) = (self.queue.clone(), Arc::clone(&self.room));
+        self.tasks.spawn(answer(id, call, queue, self.max_reply, room));
     }
 }
 
-async fn answer(id: Id, call: Call, queue: mpsc::Sender<Bytes>, max_reply: usize) {
+async fn answer(
+    id: Id,
+    call: Call,
+    queue: mpsc::Sender<Bytes>,
+    max_reply: usize,
+    room: Arc<Semaphore>,
+) {
     let Call { mut answer, mut progress } = call;
     let done = loop {
         tokio::select! {
@@ -191,6 +217,7 @@ async fn answer(id: Id, call: Call, queue: mpsc::Sender<Bytes>, max_reply: usize
     let Some(done) = done else { return };
     // Held already by whoever made the call, so that a cancel still reaches it while it arrives.
     let Text::Whole(text) = done.whole(&id, max_reply).await.text else { return };
+    let text = with_room(&room, Some(&id), text);
     let rest = progress.into_iter().flat_map(Progress::rest);
     for message in rest.chain([text]) {
         if queue.send(message).await.is_err() {
@@ -198,6 +225,26 @@ async fn answer(id: Id, call: Call, queue: mpsc::Sender<Bytes>, max_reply: usize
         }
     }
 }
+
+/// An answer for which there is room until it has gone out, or an error in its place: whoever asks for much
+/// and reads nothing must not have it held here.
+fn with_room(room: &Arc<Semaphore>, id: Option<&Id>, text: Bytes) -> Bytes {
+    if text.len() <= ALWAYS_BYTES {
+        return text;
+    }
+    let size = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    match Arc::clone(room).try_acquire_many_owned(size) {
+        Ok(permit) => Bytes::from_owner(Waiting { text, _room: permit }),
+        Err(_) => {
+            let what = "too many large answers wait to be read: read them, then ask again";
+            let refused = Refused::new(StatusCode::OK, code::INTERNAL_ERROR, what);
+            rpc::write_error(id, &refused.error.to_bytes())
+        }
+    }
+}
+
+/// An answer for which there always is room: there are only so many.
+const ALWAYS_BYTES: usize = 64 * 1024;
 
 /// Tells of changes until the conversation ends. While the queue is full nothing gathers here: what
 /// changes meanwhile is one notice.

@@ -37,7 +37,7 @@ where
     let end = CancellationToken::new();
     let (queue, lines) = mpsc::channel(QUEUE);
     let writer = door.tasks.spawn(write(output, lines, end.clone()));
-    let talk = Conversation::new(Arc::clone(&door), guest, queue, end.clone(), HINT);
+    let talk = Conversation::new(Arc::clone(&door), guest, queue, end.clone(), HINT, ROOM);
     let mut client = Client { talk, end: end.clone() };
     let mut lines = Lines::new(door.settings.max_body);
     'reading: loop {
@@ -222,5 +222,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const QUEUE: usize = 256;
 /// How many requests of one client are worked on at a time; further ones are refused.
 const MAX_OPEN: usize = 1_024;
+/// How many bytes of answers may wait: there is one client, and it is on this machine.
+const ROOM: usize = usize::MAX;
 /// What a client that asks something before it has opened a conversation can do.
 const HINT: &str = "send `initialize` first, or the `_meta` of revision 2026-07-28";

@@ -2,6 +2,7 @@
 //!
 //! Tests put their own [`Dial`] in its place, and the whole house runs in memory.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -17,16 +18,29 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
 
 /// What to start. Comes from the configuration file alone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Command {
     /// The program: a path, or a name to be looked up in `PATH`.
     pub program: String,
+    /// How messages name the program: without what came out of a variable, which may be a secret.
+    pub shown: String,
     /// Its arguments; no shell reads them.
     pub args: Vec<String>,
     /// The whole environment of the child: nothing else is inherited.
     pub env: Vec<(String, Secret)>,
     /// Where it runs; `None` is where Weir runs.
     pub cwd: Option<PathBuf>,
+}
+
+/// Without what may be a secret, though not written as one.
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Command")
+            .field("program", &self.shown)
+            .field("args", &format_args!("{} of them", self.args.len()))
+            .field("env", &self.env)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A started process.

@@ -93,19 +93,20 @@ impl Dial for Host {
             .kill_on_drop(true);
         if let Some(cwd) = &command.cwd {
             if !cwd.is_dir() {
-                let folder = cwd.display();
-                let text = format!("no such folder: {folder}; make it, or correct `cwd`");
-                return Err(io::Error::other(text));
+                return Err(io::Error::other(
+                    "the folder that `cwd` names is not there; make it, or correct `cwd`",
+                ));
             }
             // Else a folder that may not be entered would be put down to the program.
             if let Err(error) = std::fs::metadata(cwd.join(".")) {
-                let folder = cwd.display();
-                let text = format!("{folder} cannot be entered: {error}; check its permissions");
+                let text = format!(
+                    "the folder that `cwd` names cannot be entered: {error}; check its permissions"
+                );
                 return Err(io::Error::new(error.kind(), text));
             }
             process.current_dir(cwd);
         }
-        let mut child = process.spawn().map_err(|error| explain(&command.program, &error))?;
+        let mut child = process.spawn().map_err(|error| explain(command, &error))?;
         let missing = || io::Error::other("a pipe to the process is missing");
         let stdin = Box::new(child.stdin.take().ok_or_else(missing)?);
         let stdout = Box::new(child.stdout.take().ok_or_else(missing)?);
@@ -164,23 +165,24 @@ fn tls_connector() -> Result<TlsConnector, String> {
 }
 
 /// Why a program cannot be started, in words.
-fn explain(program: &str, error: &io::Error) -> io::Error {
+fn explain(command: &Command, error: &io::Error) -> io::Error {
+    let (program, shown) = (&command.program, &command.shown);
     let text = match error.kind() {
         io::ErrorKind::NotFound if program.contains(' ') => {
-            format!("no program `{program}`: what follows the program's name goes into `args`")
+            format!("no program `{shown}`: what follows the program's name goes into `args`")
         }
         io::ErrorKind::NotFound if program.contains('/') => {
-            format!("no such program: {program}; install it, or correct `command`")
+            format!("no such program: {shown}; install it, or correct `command`")
         }
         io::ErrorKind::NotFound => {
             format!(
-                "no program `{program}` in PATH; install it, or write its whole path as `command`"
+                "no program `{shown}` in PATH; install it, or write its whole path as `command`"
             )
         }
         io::ErrorKind::PermissionDenied => {
-            format!("`{program}` may not be executed; check its permissions")
+            format!("`{shown}` may not be executed; check its permissions")
         }
-        _ => format!("`{program}`: {error}"),
+        _ => format!("`{shown}`: {error}"),
     };
     io::Error::new(error.kind(), text)
 }
@@ -262,6 +264,7 @@ mod tests {
         let path = std::env::var("PATH").expect("a path");
         Command {
             program: "sh".into(),
+            shown: "sh".into(),
             args: vec!["-c".into(), script.into()],
             env: vec![("PATH".into(), path.into()), ("GIVEN".into(), "1".into())],
             cwd: None,
@@ -303,26 +306,25 @@ mod tests {
     #[tokio::test]
     async fn why_a_program_cannot_be_started_is_said_in_words() {
         let refusal = |change: fn(&mut Command)| {
-            let mut command = sh("");
+            let mut command = Command { shown: "${SH}".into(), ..sh("") };
             change(&mut command);
             Host::new().spawn(&command).map(|_| ()).expect_err("no such thing").to_string()
         };
         let missing = refusal(|command| command.program = "no-such-program".into());
         assert_eq!(
             missing,
-            "no program `no-such-program` in PATH; install it, or write its whole path as `command`"
+            "no program `${SH}` in PATH; install it, or write its whole path as `command`"
         );
         let missing = refusal(|command| command.program = "/no/such".into());
-        assert_eq!(missing, "no such program: /no/such; install it, or correct `command`");
+        assert_eq!(missing, "no such program: ${SH}; install it, or correct `command`");
         let line = refusal(|command| command.program = "no-such --option".into());
-        assert_eq!(
-            line,
-            "no program `no-such --option`: what follows the program's name goes into `args`"
-        );
+        assert_eq!(line, "no program `${SH}`: what follows the program's name goes into `args`");
         let forbidden = refusal(|command| command.program = "/etc/passwd".into());
-        assert_eq!(forbidden, "`/etc/passwd` may not be executed; check its permissions");
+        assert_eq!(forbidden, "`${SH}` may not be executed; check its permissions");
         let nowhere = refusal(|command| command.cwd = Some("/no/such".into()));
-        assert_eq!(nowhere, "no such folder: /no/such; make it, or correct `cwd`");
+        assert_eq!(nowhere, "the folder that `cwd` names is not there; make it, or correct `cwd`");
+        let shown = format!("{:?}", sh("hunter2"));
+        assert!(shown.contains("2 of them") && !shown.contains("hunter2"), "{shown}");
     }
 
     #[tokio::test]

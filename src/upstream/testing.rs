@@ -52,6 +52,7 @@ pub(super) fn settings(over: Over) -> Settings {
     let source = match over {
         Over::Stdio => Source::Process(Command {
             program: "server".into(),
+            shown: "server".into(),
             args: vec![],
             env: vec![],
             cwd: None,

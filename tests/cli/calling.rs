@@ -221,3 +221,18 @@ fn a_prompt_that_answers_with_an_error_is_told_in_its_words() {
     => 5
     "#);
 }
+
+#[test]
+fn a_name_of_an_upstreams_cannot_command_the_terminal_that_a_hint_is_shown_on() {
+    let folder = folder(&scripted("hub"));
+    let tools = r#""result":{"tools":[{"name":"near\u001b","inputSchema":{}},{"name":"far\u202e","inputSchema":{}}]}"#;
+    script(folder.path(), "hub", &[("tools/list", tools)]);
+    let (code, _, err) = weir(folder.path(), &["call", "hub__near"]);
+    assert_eq!(
+        (code, err.as_str()),
+        (2, "weir: no tool `hub__near`; did you mean `hub__near\u{fffd}`?\n")
+    );
+    let (code, _, err) = weir(folder.path(), &["call", "hub__far", "--json"]);
+    assert_eq!(code, 2);
+    assert!(err.contains(r"`hub__far\u202e`"), "{err}");
+}

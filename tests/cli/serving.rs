@@ -85,13 +85,13 @@ fn stdio(folder: &Path) -> Child {
     command.spawn().expect("it starts")
 }
 
-fn terminate(child: &Child) {
+pub(super) fn terminate(child: &Child) {
     let id = Pid::from_child(child);
     kill_process(id, Signal::TERM).expect("it runs");
 }
 
 /// The first line of `lines` that holds `text`.
-fn line_with(lines: &mut impl BufRead, text: &str) -> String {
+pub(super) fn line_with(lines: &mut impl BufRead, text: &str) -> String {
     let mut lines = lines.lines().map_while(Result::ok);
     lines.find(|line| line.contains(text)).expect("it is said")
 }

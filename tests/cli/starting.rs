@@ -196,6 +196,31 @@ fn a_signal_ends_a_wait_at_once_and_leaves_no_child() {
 }
 
 #[test]
+fn a_signal_counts_while_a_secret_is_fetched_and_ends_its_command() {
+    let command = "echo $$ > begun; exec sleep 60";
+    let secret = format!("headers = {{ X-Key = {{ command = [\"sh\", \"-c\", \"{command}\"] }} }}");
+    let folder = folder(&format!("[upstreams.a]\nurl = \"http://127.0.0.1:9/\"\n{secret}\n"));
+    let mut pipe = std::process::Command::new("mkfifo");
+    let pipe = pipe.arg("begun").current_dir(folder.path()).status();
+    assert!(pipe.expect("mkfifo runs").success());
+    for arguments in [&["list"][..], &["serve"], &["stdio"]] {
+        let mut weir = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        let weir = weir.args(arguments).current_dir(folder.path());
+        let mut weir = weir.stdin(std::process::Stdio::piped()).spawn().expect("it starts");
+        let child = std::fs::read_to_string(folder.path().join("begun")).expect("read");
+        let start = Instant::now();
+        kill_process(Pid::from_child(&weir), Signal::TERM).expect("it runs");
+        let status = weir.wait().expect("it ends");
+        assert_eq!((status.code(), status.signal()), (Some(143), None), "{arguments:?}");
+        assert!(start.elapsed() < Duration::from_secs(2), "{arguments:?} waited for the command");
+        while runs(child.trim()) {
+            assert!(start.elapsed() < Duration::from_secs(5), "the command is still there");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
 fn an_answer_does_not_wait_for_a_neighbour_that_will_not_start_or_end() {
     let config =
         [scripted("near"), scripted("deaf"), "resources.allow = [\"near:*\"]\n".to_owned()];

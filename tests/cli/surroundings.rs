@@ -37,11 +37,11 @@ fn a_service_whose_upstream_has_no_program_says_so_and_serves_the_others() {
     weir.arg("serve").current_dir(folder.path()).stderr(std::process::Stdio::piped());
     let mut weir = weir.spawn().expect("it starts");
     let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
-    let down = super::line_with(&mut log, "\"down\"");
+    let down = super::serving::line_with(&mut log, "\"down\"");
     let reason =
         "no program `no-such-program` in PATH; install it, or write its whole path as `command`";
     assert!(down.contains("\"gone\"") && down.contains(reason), "{down}");
-    super::terminate(&weir);
+    super::serving::terminate(&weir);
     assert!(weir.wait().expect("it ends").success());
 }
 

@@ -243,3 +243,22 @@ fn toml_with_other_line_ends_keeps_them() {
     let new = desk.read(".codex/config.toml");
     assert!(new.starts_with(text), "{new:?}");
 }
+
+#[test]
+fn where_a_key_stands_twice_nobody_knows_which_counts_and_nothing_is_written() {
+    for text in [
+        r#"{"mcpServers":{},"mcpServers":{"a":{"command":"x"}}}"#,
+        r#"{"mcpServers":{"weir":{"command":"x"},"weir":{"command":"weir","args":["stdio"]}}}"#,
+    ] {
+        let desk = Desk::new();
+        desk.write("project/weir.toml", "");
+        desk.write(".cursor/mcp.json", text);
+        let done = desk.weir(&["connect", "cursor", "--stdio", "--write", "--force"]);
+        assert_eq!(done.code, 78, "{}", done.err);
+        assert!(done.err.contains("stands there twice"), "{}", done.err);
+        assert_eq!(
+            (desk.read(".cursor/mcp.json").as_str(), desk.files(".cursor").len()),
+            (text, 1)
+        );
+    }
+}

@@ -480,3 +480,23 @@ fn the_starter_passes_the_check_and_says_what_is_next() {
     let done = desk.weir(&["init", "--dir", "elsewhere"]);
     assert!(done.err.contains("weir check --config elsewhere/weir.toml"), "{}", done.err);
 }
+
+#[test]
+fn a_secret_with_a_very_long_name_is_written_and_none_is_left_behind() {
+    let desk = Desk::new();
+    let long = "N".repeat(300);
+    let env = format!(r#""{long}_KEY":"one","{long}_TOKEN":"two","../../up_TOKEN":"three""#);
+    desk.write(
+        "project/in.json",
+        &format!(r#"{{"mcpServers":{{"a":{{"command":"x","env":{{{env}}}}}}}}}"#),
+    );
+    let done = desk.weir(&["init", "--from", "in.json"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let files = desk.files("project/secrets");
+    assert_eq!(files.len(), 4, "{files:?}");
+    assert!(files.iter().all(|name| name.len() < 200), "{files:?}");
+    let mut held: Vec<_> =
+        files.iter().map(|name| desk.read(&format!("project/secrets/{name}"))).collect();
+    held.sort();
+    assert_eq!(held, ["*\n", "one", "three", "two"]);
+}

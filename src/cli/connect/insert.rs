@@ -28,6 +28,18 @@ pub(super) fn insert(
     may_replace: &dyn Fn(&Value) -> bool,
 ) -> Result<Inserted, Failure> {
     let whole = document::parse(text, place.client.format, place.path)?;
+    for (table, key) in
+        [(Some(&whole), place.client.key), (whole.get(place.client.key), place.name)]
+    {
+        let members = table.into_iter().flat_map(Value::members);
+        if members.filter(|(name, _)| name == key).count() > 1 {
+            return Err(Failure::NoConfig(format!(
+                "{}: `{key}` stands there twice, and which of the two counts is up to the client, so \
+                 nothing was written; remove one of them by hand",
+                place.path.display(),
+            )));
+        }
+    }
     let section = whole.get(place.client.key);
     let is_fit = whole.is_table() || whole == Value::Null;
     if !is_fit || section.is_some_and(|section| !section.is_table()) {

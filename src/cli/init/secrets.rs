@@ -112,7 +112,7 @@ pub(super) fn joined(upstream: &str, name: &str) -> String {
 
 fn file_name(own: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    own.chars().map(legal).collect()
+    own.chars().map(legal).take(MAX_NAME).collect()
 }
 
 #[cfg(unix)]
@@ -195,6 +195,9 @@ fn is_random(value: &str) -> bool {
         && value.bytes().any(|b| b.is_ascii_digit())
         && value.bytes().any(|b| b.is_ascii_alphabetic())
 }
+
+/// The longest name of a file, but for the number of one whose name is taken: a file system takes 255 bytes.
+const MAX_NAME: usize = 100;
 
 /// The folder beside the configuration.
 const FOLDER: &str = "secrets";

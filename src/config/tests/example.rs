@@ -65,7 +65,7 @@ pub(super) fn asked() -> BTreeSet<String> {
     let document = DeTable::parse(&text).unwrap();
     let ledger = Ledger::default();
     let options = Options::default();
-    let vault = Vault::new(&options.environment, false);
+    let vault = Vault::new(&options.environment, &options.stop, false);
     let surroundings = Surroundings { vault, on_disk: false, only: None };
     Table::root(&ledger, document.get_ref())
         .walk(|root| Config::read(root, &options, &surroundings));

@@ -166,6 +166,26 @@ fn what_two_values_say_together_is_no_leak() {
 }
 
 #[test]
+fn a_key_that_stands_in_the_place_of_its_hash_is_not_shown() {
+    let text = "[upstreams.a]\ncommand = \"x\"\n[clients.me]\nkey_sha256 = [\"qxqxq\"]\n";
+    let report = Config::parse(text, Path::new("weir.toml"), &Options::default()).unwrap_err();
+    assert!(!leaks(&report.to_string()), "{report}");
+}
+
+#[test]
+fn a_program_from_a_variable_is_not_shown() {
+    let text = "[upstreams.a]\ncommand = \"/${NAME}\"\nargs = [\"${NAME}\"]\ncwd = \"${NAME}\"\n";
+    let options =
+        Options { environment: [("NAME", "qxqxq")].into_iter().collect(), ..Options::default() };
+    let config = Config::parse(text, Path::new("weir.toml"), &options).expect("good");
+    assert!(!leaks(&format!("{config:?}")), "{config:?}");
+    let Source::Process { command, shown, .. } = &config.upstreams[0].source else {
+        panic!("a process")
+    };
+    assert_eq!((command.as_str(), shown.as_str()), ("/qxqxq", "/${NAME}"));
+}
+
+#[test]
 fn a_complaint_quotes_what_is_written_and_is_about_what_it_stands_for() {
     let text = "[server]\nlisten = \"${ADDRESS}\"\npath = \"${FINE}\"\n[protocol]\nsession_ttl = \"${TTL}\"\npage_size = \"${TTL}\"\n\
                 [upstreams.a]\nurl = \"${URL}\"\n[upstreams.b]\ncommand = \"${NUL:-}\"\nrename = { \"tools/a\" = \"${NAME:-b b}\" }\n";

@@ -393,7 +393,7 @@ key_sha256 = ["abc"]
     error: clients.b.key_sha256: this is not 64 hexadecimal digits
      --> weir.toml:7:15
       |
-    7 | key_sha256 = ["abc"]
+    7 | key_sha256 = [*****]
       |               ^^^^^ make a key with `openssl rand -hex 32`, and its hash with `printf %s KEY | sha256sum`
     "#);
 }
@@ -412,7 +412,7 @@ key_sha256 = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
     error: clients.a.key_sha256: this is the example's hash, and its key is public
      --> weir.toml:5:15
       |
-    5 | key_sha256 = ["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"]
+    5 | key_sha256 = [******************************************************************]
       |               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ make a key with `openssl rand -hex 32`, and its hash with `printf %s KEY | sha256sum`
     "#);
 }

@@ -36,7 +36,13 @@ impl Default for Script {
 }
 
 pub(super) fn command(program: &str) -> Command {
-    Command { program: program.into(), args: Vec::new(), env: Vec::new(), cwd: None }
+    Command {
+        program: program.into(),
+        shown: program.into(),
+        args: Vec::new(),
+        env: Vec::new(),
+        cwd: None,
+    }
 }
 
 impl Dial for Script {

@@ -147,6 +147,47 @@ async fn a_message_over_the_limit_of_time_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn large_answers_that_nobody_reads_are_not_all_held() {
+    let world = start("").await;
+    let client = plain(&world, None);
+    let mut raw = world.connect();
+    let request = format!("GET /sse HTTP/1.1\r\nHost: {AUTHORITY}\r\n\r\n");
+    raw.write_all(request.as_bytes()).await.expect("the house reads");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\n\n\r\n") {
+        head.push(raw.read_u8().await.expect("a byte"));
+    }
+    let head = String::from_utf8(head).expect("UTF-8");
+    let address = head.split("data: ").nth(1).and_then(|rest| rest.split('\n').next());
+    let address = address.expect("an address");
+    let send = async |id: u64, method: &str, params: &str| {
+        let message = weir::rpc::write_request(&id.into(), method, params.as_bytes());
+        post(client.http(), address, message).await.status
+    };
+    let open = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
+    assert_eq!(send(0, "initialize", open).await, 202);
+    let large = format!(r#"{{"resultType":"complete","messages":["{}"]}}"#, "x".repeat(4 << 20));
+    world.upstream("hub").result("prompts/get", &large);
+    for id in 1..=20 {
+        assert_eq!(send(id, "prompts/get", &named("hub__a")).await, 202);
+    }
+    settle().await;
+    let (mut text, mut piece) = (Vec::new(), vec![0; 1 << 20]);
+    let ids = |text: &[u8]| String::from_utf8_lossy(text).matches("\"id\":").count();
+    while ids(&text) < 21 {
+        let read = raw.read(&mut piece).await.expect("the stream lives");
+        // What is counted is short.
+        text.extend(piece[..read].iter().filter(|byte| **byte != b'x'));
+    }
+    let text = String::from_utf8_lossy(&text);
+    let refused = text.matches("too many large answers wait").count();
+    // Two of the largest have room, and what was on its way out already.
+    assert!((14..=17).contains(&refused), "{refused}");
+    drop((raw, client));
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_is_given_up_and_holds_nobody_up() {
     let world = start("").await;
     let (stalled, client) = (plain(&world, None), world.client(LEGACY_SSE).await);

@@ -60,7 +60,9 @@ impl Talk {
         listed: Listed,
     ) -> Self {
         let stop = door.stop.clone();
-        let conversation = Conversation::new(door, guest, queue, end.clone(), HINT);
+        // Room for one of the largest whatever else waits.
+        let room = 2 * door.settings.max_reply;
+        let conversation = Conversation::new(door, guest, queue, end.clone(), HINT, room);
         Self { conversation, inbox, end, stop, listed }
     }
 
@@ -129,7 +131,8 @@ impl Talk {
 }
 
 /// How many messages wait for the stream. When it is full, each call waits with its own answer in a task
-/// of its own, and those count as open: no more than this and [`MAX_OPEN`] replies are held at a time.
+/// of its own, and those count as open: no more than this and [`MAX_OPEN`] replies are held at a time, and
+/// together no more than two of the largest.
 pub(super) const QUEUE: usize = 32;
 /// How many requests of one stream are worked on at a time; further ones are refused. Fewer than over
 /// standard input and output, since each may hold a large reply and there are many clients.
