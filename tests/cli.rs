@@ -197,7 +197,7 @@ fn what_goes_wrong_has_an_exit_code_and_a_line() {
     2: weir: `house__greeting` does not take `whom`; it takes `who` (required)
     2: weir: no prompt `house__greting`; did you mean `house__greeting`?
     6: weir: the policy hides the prompt `house__secret-plan` from this client
-    3: weir: no client `nobody` in the configuration
+    3: weir: no client `nobody` in the configuration, which has visitor
     2: {"error":"`house__greeting` needs `who`; it takes `who` (required)","exit_code":2}
     78: error: cannot be read: No such file or directory (os error 2)
     --> elsewhere.toml

@@ -51,13 +51,11 @@ pub(super) struct Loaded {
 }
 
 impl ConfigArgs {
-    /// Reads and checks the configuration, and tells its warnings.
-    pub(super) async fn load_and_warn(&self, options: &Options) -> Result<Loaded, Failure> {
+    /// Reads and checks the configuration; telling its warnings is left to the caller.
+    pub(super) async fn load(&self, options: &Options) -> Result<Loaded, Failure> {
         let found = self.find().await?;
         let config = found.read(options).await?;
-        let loaded = found.loaded(config);
-        loaded.warn();
-        Ok(loaded)
+        Ok(found.loaded(config))
     }
 
     /// Checks the configuration and starts nothing for it; returns its warnings.
@@ -103,10 +101,9 @@ impl Found {
     }
 }
 
-impl Loaded {
-    fn warn(&self) {
-        self.config.warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
-    }
+/// Draws what is probably not meant, for people.
+pub(super) fn draw(warnings: &[Warning]) {
+    warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
 }
 
 /// Reads a configuration on a thread of its own: a command that gives a secret may take its time, and so
@@ -201,13 +198,15 @@ impl House {
         }
         let loaded = found.loaded(config);
         if !json {
-            loaded.warn();
+            draw(&loaded.config.warnings);
         }
         let app = App::open(&loaded.config, Arc::new(Host::new()));
         let everything = app.gateway().enter_as_operator();
         let guest = match client {
             None => everything.clone(),
-            Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(name))?,
+            Some(name) => {
+                app.gateway().enter_as(name).ok_or_else(|| nobody(&loaded.config, name))?
+            }
         };
         let seen = async {
             match wanted {
@@ -317,7 +316,9 @@ pub(super) fn is_welcome(config: &Config, name: &str) -> Result<(), Failure> {
              [clients.{name}]",
             to_words(expires)
         ))),
-        _ if client.is_none() && !(name == ANONYMOUS && config.auth.anonymous) => Err(nobody(name)),
+        _ if client.is_none() && !(name == ANONYMOUS && config.auth.anonymous) => {
+            Err(nobody(config, name))
+        }
         _ => Ok(()),
     }
 }
@@ -325,6 +326,12 @@ pub(super) fn is_welcome(config: &Config, name: &str) -> Result<(), Failure> {
 /// What the policy calls whoever shows no key.
 const ANONYMOUS: &str = "anonymous";
 
-pub(super) fn nobody(name: &str) -> Failure {
-    Failure::Unauthenticated(format!("no client `{name}` in the configuration"))
+/// What is said of a client that is not in the configuration.
+pub(super) fn nobody(config: &Config, name: &str) -> Failure {
+    let known: Vec<&str> = config.clients.iter().map(|client| client.name.as_str()).collect();
+    let known = match known[..] {
+        [] => "which defines no clients".to_owned(),
+        _ => format!("which has {}", known.join(", ")),
+    };
+    Failure::Unauthenticated(format!("no client `{name}` in the configuration, {known}"))
 }

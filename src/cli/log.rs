@@ -2,16 +2,35 @@
 
 use std::io::IsTerminal;
 
+use tracing::warn;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt;
 
+use super::house::draw;
 use super::{output, waiting};
-use crate::config::{Log, LogFormat};
+use crate::config::{Log, LogFormat, Warning};
 
-/// Starts logging as the configuration says. `WEIR_LOG` overrides the level, in the syntax of
+/// Starts logging as the configuration says, and tells its warnings: drawn at their places for people, and
+/// in a log that programs read as lines like the others. `WEIR_LOG` overrides the level, in the syntax of
 /// `tracing_subscriber::EnvFilter`.
-pub(super) fn start(log: &Log) {
+pub(super) fn start(log: &Log, warnings: &[Warning]) {
     start_filtered(&format!("weir={}", log.level), log.format, Style::Log);
+    if !is_json(log.format) {
+        return draw(warnings);
+    }
+    for warning in warnings {
+        let (at, Warning { key, what, remedy, .. }) = (warning.place(), warning);
+        warn!(at, key, what, remedy, "the configuration probably does not say what is meant");
+    }
+}
+
+/// Whether programs read the log.
+fn is_json(format: LogFormat) -> bool {
+    match format {
+        LogFormat::Json => true,
+        LogFormat::Pretty => false,
+        LogFormat::Auto => !std::io::stderr().is_terminal(),
+    }
 }
 
 /// What the lines are read as.
@@ -25,15 +44,9 @@ enum Style {
 
 fn start_filtered(default: &str, format: LogFormat, style: Style) {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    let terminal = std::io::stderr().is_terminal();
-    let json = match format {
-        LogFormat::Json => true,
-        LogFormat::Pretty => false,
-        LogFormat::Auto => !terminal,
-    };
     let logger = fmt().with_env_filter(filter).with_writer(|| waiting::Beside).with_target(false);
     // Failing means that a logger is there already, which only tests do.
-    let _ = if json {
+    let _ = if is_json(format) {
         logger.json().flatten_event(true).try_init()
     } else if style == Style::Report {
         logger.without_time().with_ansi(false).try_init()

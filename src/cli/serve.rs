@@ -28,8 +28,8 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let options = options(args.allow_anonymous_network);
     let mut signals = Signals::new()?;
-    let Loaded { config, demo } = signals.end(args.config.load_and_warn(&options)).await?;
-    super::log::start(&config.log);
+    let Loaded { config, demo } = signals.end(args.config.load(&options)).await?;
+    super::log::start(&config.log, &config.warnings);
     let listener = listen(&config).await?;
     let address = listener.local_addr().unwrap_or(config.server.listen);
     let endpoint = format!("http://{address}{}", config.server.path);

@@ -27,15 +27,15 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Nobody on a network can come in this way.
     let mut signals = Signals::new()?;
     let options = options(true);
-    let Loaded { config, demo: _demo } = signals.end(args.config.load_and_warn(&options)).await?;
+    let Loaded { config, demo: _demo } = signals.end(args.config.load(&options)).await?;
     if let Some(client) = &args.client {
         is_welcome(&config, client)?;
     }
-    super::log::start(&config.log);
+    super::log::start(&config.log, &config.warnings);
     let app = App::open(&config, Arc::new(Host::new()));
     let guest = match &args.client {
         None => app.gateway().enter_locally(&config.auth.anonymous_role),
-        Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(name))?,
+        Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(&config, name))?,
     };
     let door = Arc::clone(app.door());
     let mut serving = pin!(stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout()));

@@ -138,7 +138,7 @@ fn what_goes_wrong_with_a_call_has_a_code_and_a_line() {
     ! weir: the policy hides the tool `notes__add_note` from this client
     => 6
     $ weir call notes__echo --as nobody
-    ! weir: no client `nobody` in the configuration
+    ! weir: no client `nobody` in the configuration, which has visitor
     => 3
     $ weir call gone__echo
     ! weir: no tool `gone__echo`, but upstream `gone` could not be listed: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`

@@ -41,7 +41,7 @@ fn with_json_every_failure_is_one_line_of_json() {
     ! {"error":"unrecognized subcommand 'frobnicate'","exit_code":2}
     => 2
     $ weir get house__x --json --as nobody
-    ! {"error":"no client `nobody` in the configuration","exit_code":3}
+    ! {"error":"no client `nobody` in the configuration, which has visitor","exit_code":3}
     => 3
     $ weir list --json --config elsewhere.toml
     ! {"error":"elsewhere.toml: cannot be read: No such file or directory (os error 2); check the path and its permissions","exit_code":78,"problems":[{"severity":"error","file":"elsewhere.toml","key":"","what":"cannot be read: No such file or directory (os error 2)","remedy":"check the path and its permissions"}]}

@@ -77,6 +77,25 @@ fn serve_tells_where_http_sse_is_if_it_is_on_and_ends_its_streams() {
     }
 }
 
+#[test]
+fn warnings_of_the_configuration_are_lines_of_a_log_that_programs_read() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    let config = format!(
+        "[server]\nlisten = \"{address}\"\n[log]\nformat = \"json\"\n\
+         [upstreams.a]\nprompts_dir = \"elsewhere\"\n"
+    );
+    let folder = folder(&config);
+    let (code, out, err) = weir(folder.path(), &["serve"]);
+    assert_eq!((code, &*out), (4, ""));
+    let (first, rest) = err.split_once('\n').expect("two lines");
+    let line = weir::json::Object::parse(first.to_owned()).expect("a line of JSON");
+    let told = ["level", "at", "key"].map(|key| line.get_string(key).map(|it| it.to_string()));
+    let expected = ["WARN", "weir.toml:6:15", "upstreams.a.prompts_dir"];
+    assert_eq!(told, expected.map(|it| Some(it.to_owned())));
+    assert!(rest.starts_with("weir: cannot listen on 127.0.0.1:"), "{rest}");
+}
+
 /// Starts `weir stdio` with its pipes in our hands.
 fn stdio(folder: &Path) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::body::Incoming;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{HOST, HeaderName, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use tracing::debug;
@@ -86,8 +86,10 @@ impl Path {
 
 fn admit(door: &Door, parts: &Parts) -> Result<(Path, Guest), Box<Reply>> {
     let settings = &door.settings;
-    origin::check(settings, &parts.uri, &parts.headers)
-        .map_err(|stranger| body::refusal(StatusCode::FORBIDDEN, &stranger.to_string()))?;
+    origin::check(settings, &parts.uri, &parts.headers).map_err(|stranger| {
+        debug!(%stranger, host = ?parts.headers.get(HOST), origin = ?parts.headers.get(ORIGIN), "a request is refused");
+        body::refusal(StatusCode::FORBIDDEN, &stranger.to_string())
+    })?;
     let path = Path::find(settings, parts.uri.path())
         .ok_or_else(|| body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
     if door.stop.is_cancelled() {
