@@ -179,12 +179,22 @@ fn explain(command: &Command, error: &io::Error) -> io::Error {
                 "no program `{shown}` in PATH; install it, or write its whole path as `command`"
             )
         }
+        // The system says this, too, if a folder of PATH may not be entered and no other has the program.
+        io::ErrorKind::PermissionDenied if !program.contains('/') && !is_in_path(program) => {
+            return explain(command, &io::ErrorKind::NotFound.into());
+        }
         io::ErrorKind::PermissionDenied => {
             format!("`{shown}` may not be executed; check its permissions")
         }
         _ => format!("`{shown}`: {error}"),
     };
     io::Error::new(error.kind(), text)
+}
+
+/// Whether a folder of PATH that can be looked into holds a file of this name.
+fn is_in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 // === HostProcess ===

@@ -38,11 +38,11 @@ fn a_service_whose_upstream_has_no_program_says_so_and_serves_the_others() {
     let mut weir = weir.spawn().expect("it starts");
     let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
     let down = super::serving::line_with(&mut log, "\"down\"");
+    super::serving::terminate(&weir);
+    assert!(weir.wait().expect("it ends").success());
     let reason =
         "no program `no-such-program` in PATH; install it, or write its whole path as `command`";
     assert!(down.contains("\"gone\"") && down.contains(reason), "{down}");
-    super::serving::terminate(&weir);
-    assert!(weir.wait().expect("it ends").success());
 }
 
 // === Folders without permission ===
@@ -84,7 +84,9 @@ impl Public {
     fn shown(&self, arguments: &[&str]) -> String {
         let mut command = std::process::Command::new(self.path("weir-itself"));
         command.args(arguments).current_dir(self.folder.path());
-        command.env("HOME", self.path("home")).env_remove("XDG_CONFIG_HOME");
+        // A folder that may not be entered does not make a program that is nowhere a forbidden one.
+        let path = format!("{}:/usr/bin:/bin", self.path("closed").display());
+        command.env("PATH", path).env("HOME", self.path("home")).env_remove("XDG_CONFIG_HOME");
         if rustix::process::geteuid().is_root() {
             // `nobody`; groups are given up with the user.
             command.uid(65_534).gid(65_534);
@@ -112,6 +114,7 @@ fn a_folder_without_permission_is_one_line_that_says_what_to_do() {
     let public = Public::new();
     public.write("weir.toml", "[upstreams.house]\nprompts_dir = \"closed\"\n");
     public.write("cwd.toml", "[upstreams.hub]\ncommand = \"cat\"\ncwd = \"closed\"\n");
+    public.write("gone.toml", "[upstreams.gone]\ncommand = \"no-such-program\"\n");
     public.write("plain.json", r#"{"mcpServers": {"a": {"command": "cat"}}}"#);
     let secret = r#"{"mcpServers": {"a": {"command": "cat", "env": {"API_TOKEN": "sk-1"}}}}"#;
     public.write("secret.json", secret);
@@ -121,7 +124,7 @@ fn a_folder_without_permission_is_one_line_that_says_what_to_do() {
     for (name, mode) in [("closed", 0o000), ("fixed", 0o555), ("home", 0o555)] {
         public.allow(name, mode);
     }
-    let commands: [&[&str]; 11] = [
+    let commands: [&[&str]; 12] = [
         &["init", "--dir", "fixed"],
         &["init", "--dir", "fixed/new"],
         &["init", "--dir", "closed"],
@@ -133,6 +136,7 @@ fn a_folder_without_permission_is_one_line_that_says_what_to_do() {
         &["check"],
         &["list", "--json"],
         &["list", "tools", "--config", "cwd.toml"],
+        &["list", "tools", "--config", "gone.toml"],
     ];
     let told = commands.map(|arguments| public.shown(arguments)).concat();
     assert_snapshot!(told);
