@@ -16,12 +16,13 @@ use crate::mcp::kind::Kind;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The tool's name, as `weir list tools` shows it.
+    #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
     /// The tool's arguments: a text of the type that the tool's schema names, or ARGUMENT:=JSON.
     ///
     /// Where the schema names no type, or several, the value is JSON if it is a number, true, false, an
     /// object or an array, and a text if it is not.
-    #[arg(value_name = "ARGUMENT=VALUE", value_parser = given)]
+    #[arg(value_name = "ARGUMENT=VALUE", value_parser = given, value_hint = clap::ValueHint::Other)]
     arguments: Vec<Given>,
     /// All arguments as a JSON object, as it is: written here, in a file (@FILE) or on standard input
     /// (-). Arguments that are given one by one are put into it.

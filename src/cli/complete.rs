@@ -19,9 +19,10 @@ pub(super) struct Args {
     #[arg(value_enum)]
     kind: Completed,
     /// The prompt's name, or the URI template, as `weir list` shows it.
+    #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
     /// The argument to complete, and how it begins; nothing behind the = is a beginning, too.
-    #[arg(value_name = "ARGUMENT=PREFIX", value_parser = pair)]
+    #[arg(value_name = "ARGUMENT=PREFIX", value_parser = pair, value_hint = clap::ValueHint::Other)]
     argument: (String, String),
     /// Another argument that is settled already; may be given several times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]

@@ -14,9 +14,10 @@ use crate::mcp::kind::Kind;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The prompt's name, as `weir list` shows it.
+    #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
     /// The prompt's arguments, which are texts.
-    #[arg(value_name = "ARGUMENT=VALUE", value_parser = pair)]
+    #[arg(value_name = "ARGUMENT=VALUE", value_parser = pair, value_hint = clap::ValueHint::Other)]
     arguments: Vec<(String, String)>,
     #[command(flatten)]
     ask: AskArgs,

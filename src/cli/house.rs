@@ -21,7 +21,7 @@ use crate::upstream::host::Host;
 #[derive(Debug, clap::Args)]
 pub(super) struct AskArgs {
     /// Asks as this client, under its policy, instead of as the operator, from whom nothing is hidden.
-    #[arg(long = "as", value_name = "CLIENT")]
+    #[arg(long = "as", value_name = "CLIENT", value_hint = clap::ValueHint::Other)]
     client: Option<String>,
     /// Prints JSON; a failure is one line of JSON on standard error.
     #[arg(long)]

@@ -13,6 +13,7 @@ use crate::mcp::kind::Kind;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The resource's URI: one that `weir list resources` shows, or one that a template yields.
+    #[arg(value_hint = clap::ValueHint::Other)]
     uri: String,
     #[command(flatten)]
     ask: AskArgs,

@@ -305,7 +305,11 @@ fn folder<'a>(t: &Table<'a>, key: &'a str, must_be: bool) -> Option<PathBuf> {
         }
         Err(_) if must_be => {
             let what = format!("there is no folder {}", t.quote(key));
-            let remedy = "make it, or correct the path: it starts from the folder of this file";
+            // Shells expand it, nobody else does.
+            let remedy = match folder.to_string_lossy().contains("~/") {
+                true => "write ${HOME}/ for ~/, which means nothing here",
+                false => "make it, or correct the path: it starts from the folder of this file",
+            };
             t.warn(key, Complaint::new(what, remedy));
         }
         Err(_) => {}

@@ -266,11 +266,12 @@ fn a_file_whose_name_holds_a_variable_is_named_as_it_is_written() {
 fn a_folder_that_is_not_there_is_a_warning() {
     let home = Home::new(&[(
         "weir.toml",
-        "[upstreams.a]\nprompts_dir = \"gone\"\n[upstreams.b]\ncommand = \"x\"\ncwd = \"gone\"\n[upstreams.c]\nprompts_dir = \"gone\"\nenabled = false\n",
+        "[upstreams.a]\nprompts_dir = \"gone\"\n[upstreams.b]\ncommand = \"x\"\ncwd = \"gone\"\n[upstreams.c]\nprompts_dir = \"gone\"\nenabled = false\n[upstreams.d]\nprompts_dir = \"~/p\"\n",
     )]);
     insta::assert_snapshot!(home.lines(), @r"
     weir.toml:2:15: upstreams.a.prompts_dir: there is no folder gone (make it, or correct the path: it starts from the folder of this file)
     weir.toml:5:7: upstreams.b.cwd: there is no folder gone (make it, or correct the path: it starts from the folder of this file)
+    weir.toml:10:15: upstreams.d.prompts_dir: there is no folder ~/p (write ${HOME}/ for ~/, which means nothing here)
     ");
     let warnings = Config::check(&home.path("weir.toml"), &home.options).unwrap();
     assert_eq!(warnings, home.load().unwrap().warnings);
