@@ -30,7 +30,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let Loaded { config, demo } = signals.end(args.config.load(&options)).await?;
     super::log::start(&config.log, &config.warnings);
-    let listener = listen(&config).await?;
+    let listener = listen(&config, demo.is_some()).await?;
     let address = listener.local_addr().unwrap_or(config.server.listen);
     let endpoint = format!("http://{address}{}", config.server.path);
 
@@ -51,13 +51,17 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn listen(config: &Config) -> Result<TcpListener, Failure> {
+async fn listen(config: &Config, is_demo: bool) -> Result<TcpListener, Failure> {
     let address = config.server.listen;
     TcpListener::bind(address).await.map_err(|error| {
-        let remedy = if error.kind() == std::io::ErrorKind::AddrInUse {
-            "stop whatever listens there, or set another `listen` under [server]"
-        } else {
-            "set another `listen` under [server]"
+        let remedy = match error.kind() {
+            std::io::ErrorKind::AddrInUse if is_demo => {
+                "stop whatever listens there, perhaps another demonstration"
+            }
+            std::io::ErrorKind::AddrInUse => {
+                "stop whatever listens there, or set another `listen` under [server]"
+            }
+            _ => "set another `listen` under [server]",
         };
         Failure::Unreachable(format!("cannot listen on {address}: {error}; {remedy}"))
     })
