@@ -204,7 +204,7 @@ async fn post(
         return Ok(());
     }
     match refusal(ear, id, head.status, body).await {
-        // The endpoint is this session's own: nothing is there once the session is over.
+        // Each session has an endpoint of its own: nothing is there once it is over.
         Failure::Refused { status, names_it: false, .. } if status.as_u16() == 404 => {
             Err(Failure::Stale(SESSION_OVER.into()))
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use assert_cmd::Command;
 use insta::assert_snapshot;
 
-use super::{HOUSE, folder, weir};
+use super::{HOUSE, folder, script, scripted, weir};
 
 #[test]
 fn check_reports_each_upstream_and_fails_if_one_cannot_be_used() {
@@ -37,24 +37,14 @@ url = \"http://127.0.0.1:9/mcp\"
     "#);
 }
 
-/// Lists its prompts and refuses to list its tools.
-const HALF: &str = r#"
-while read -r line; do
-    id=${line#*\"id\":}; id=${id%%,*}
-    case $line in
-        *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{},"tools":{}}}' ;;
-        *'"prompts/list"'*) result='"result":{"prompts":[{"name":"one"}]}' ;;
-        *'"notifications/'*) continue ;;
-        *) result='"error":{"code":-32603,"message":"no"}' ;;
-    esac
-    echo '{"jsonrpc":"2.0","id":'$id','$result'}'
-done
-"#;
-
 #[test]
 fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
-    let folder = folder("[upstreams.hub]\ncommand = \"sh\"\nargs = [\"server.sh\"]\n");
-    std::fs::write(folder.path().join("server.sh"), HALF).expect("written");
+    let folder = folder(&scripted("hub"));
+    let answers = [
+        ("prompts/list", r#""result":{"prompts":[{"name":"one"}]}"#),
+        ("tools/list", r#""error":{"code":-32603,"message":"no"}"#),
+    ];
+    script(folder.path(), "hub", &answers);
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
@@ -120,82 +110,8 @@ fn ten_mistakes_in_two_files_are_told_in_one_run() {
         String::from_utf8(output.stderr).expect("it writes text")
     });
     assert!(told.iter().all(|other| *other == told[0]));
-    assert_snapshot!(told[0], @r#"
-    error: server.listne: no such key
-     --> weir.toml:4:1
-      |
-    4 | listne = ****************
-      | ^^^^^^ did you mean `listen`?
-
-    error: server.max_connections: expected a whole number, found a string
-     --> weir.toml:5:19
-      |
-    5 | max_connections = "many"
-      |                   ^^^^^^ write a number without quotes
-
-    error: server.shutdown_grace: "30 seconds" is not a duration
-     --> weir.toml:6:18
-      |
-    6 | shutdown_grace = "30 seconds"
-      |                  ^^^^^^^^^^^^ write it like "250ms", "60s", "10m" or "1h"
-
-    error: protocol.page_size: 20000 is out of bounds
-     --> weir.toml:9:13
-      |
-    9 | page_size = 20000
-      |             ^^^^^ write 1 to 10000
-
-    error: upstreams.house.prefix: the variable HOUSE_PREFIX is not set
-      --> weir.toml:13:10
-       |
-    13 | prefix = "${HOUSE_PREFIX}"
-       |          ^^^^^^^^^^^^^^^^^ set HOUSE_PREFIX where Weir starts, or write ${HOUSE_PREFIX:-default}
-
-    warning: roles.guest.prompts.allow: there is no upstream "hosue"
-      --> weir.toml:16:18
-       |
-    16 | prompts.allow = ["hosue/*"]
-       |                  ^^^^^^^^^ did you mean `house`?
-
-    error: protocol.page_size: weir.toml:9 defines this already
-     --> conf.d/wiki.toml:2:1
-      |
-    2 | page_size = ***
-      | ^^^^^^^^^ remove one of the two
-
-    error: upstreams.wiki.url: this is not a URL
-     --> conf.d/wiki.toml:5:7
-      |
-    5 | url = **********************
-      |       ^^^^^^^^^^^^^^^^^^^^^^ write it like "https://mcp.example.com/mcp"
-
-    error: upstreams.wiki.headers.X-Key.file: secrets/wiki cannot be read: No such file or directory (os error 2)
-     --> conf.d/wiki.toml:6:30
-      |
-    6 | headers = { X-Key = { file = "secrets/wiki" } }
-      |                              ^^^^^^^^^^^^^^ check the path, which starts from the folder of this file, and its permissions
-
-    error: clients.ann.role: there is no role "gest"
-      --> conf.d/wiki.toml:10:8
-       |
-    10 | role = "gest"
-       |        ^^^^^^ did you mean `guest`?
-    "#);
+    assert_eq!(told[0], include_str!("../ten_mistakes/told.txt"));
 }
-
-/// Lists one prompt, whose description is what it got as secrets.
-const TELLTALE: &str = r#"
-while read -r line; do
-    id=${line#*\"id\":}; id=${id%%,*}
-    case $line in
-        *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}}}' ;;
-        *'"prompts/list"'*) result='"result":{"prompts":[{"name":"p","description":"'$A,$B,$C,$D'"}]}' ;;
-        *'"notifications/'*) continue ;;
-        *) result='"error":{"code":-32601,"message":"no"}' ;;
-    esac
-    echo '{"jsonrpc":"2.0","id":'$id','$result'}'
-done
-"#;
 
 #[test]
 fn secrets_reach_the_upstream_from_wherever_they_are() {
@@ -213,9 +129,11 @@ D = { command = [\"sh\", \"-c\", \"echo $FOUR; touch ran\"] }
         std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("made");
         std::fs::write(path, text).expect("written");
     };
-    write("conf.d/hub.toml", "[upstreams.hub]\ncommand = \"sh\"\nargs = [\"server.sh\"]\n");
+    write("conf.d/hub.toml", &scripted("hub"));
     write("secrets/three", "drei\n");
-    write("server.sh", TELLTALE);
+    // The prompt's description is what the server got as secrets.
+    let told = r#""result":{"prompts":[{"name":"p","description":"'$A,$B,$C,$D'"}]}"#;
+    script(folder.path(), "hub", &[("prompts/list", told)]);
     let weir = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         let command = command.args(arguments).current_dir(folder.path());

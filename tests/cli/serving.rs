@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{folder, runs, weir};
+use super::{folder, runs, script, scripted, weir};
 
 #[test]
 fn serve_refuses_a_network_address_without_keys_unless_told() {
@@ -160,26 +160,13 @@ fn a_signal_while_it_ends_kills_a_child_that_will_not() {
     }
 }
 
-/// Answers prompts/get when it is told to through one pipe, after it has told of the request through
-/// another.
-const HESITANT: &str = r#"
-while read -r line; do
-    id=${line#*\"id\":}; id=${id%%,*}
-    case $line in
-        *'"initialize"'*) result='"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}}}' ;;
-        *'"prompts/list"'*) result='"result":{"prompts":[{"name":"slow"}]}' ;;
-        *'"prompts/get"'*) echo asked > asked; read -r _ < go; result='"result":{"messages":[]}' ;;
-        *'"notifications/'*) continue ;;
-        *) result='"error":{"code":-32601,"message":"no"}' ;;
-    esac
-    echo '{"jsonrpc":"2.0","id":'$id','$result'}'
-done
-"#;
-
 #[test]
 fn a_signal_lets_the_calls_of_a_stdio_client_end() {
-    let folder = folder("[upstreams.hub]\ncommand = \"sh\"\nargs = [\"server.sh\"]\n");
-    std::fs::write(folder.path().join("server.sh"), HESITANT).expect("written");
+    let folder = folder(&scripted("hub"));
+    // Tells of the request through one pipe, and answers when it is told to through another.
+    let hesitant = r#"'$(echo asked > asked; read -r _ < go)'"result":{"messages":[]}"#;
+    let slow = r#""result":{"prompts":[{"name":"slow"}]}"#;
+    script(folder.path(), "hub", &[("prompts/list", slow), ("prompts/get", hesitant)]);
     let pipes = Command::new("mkfifo").args(["asked", "go"]).current_dir(folder.path()).status();
     assert!(pipes.expect("mkfifo runs").success());
     let mut weir = stdio(folder.path());

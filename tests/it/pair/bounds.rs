@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hyper::Method;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
 
 use super::{LIST, ROLES, Stream, plain, post, start, status_of};
@@ -146,10 +146,8 @@ async fn a_message_over_the_limit_of_time_is_not_waited_for() {
     world.close().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn large_answers_that_nobody_reads_are_not_all_held() {
-    let world = start("").await;
-    let client = plain(&world, None);
+/// A stream of which no more is read than its address, and that address.
+async fn unread(world: &World) -> (DuplexStream, String) {
     let mut raw = world.connect();
     let request = format!("GET /sse HTTP/1.1\r\nHost: {AUTHORITY}\r\n\r\n");
     raw.write_all(request.as_bytes()).await.expect("the house reads");
@@ -159,10 +157,18 @@ async fn large_answers_that_nobody_reads_are_not_all_held() {
     }
     let head = String::from_utf8(head).expect("UTF-8");
     let address = head.split("data: ").nth(1).and_then(|rest| rest.split('\n').next());
-    let address = address.expect("an address");
+    let address = address.expect("an address").to_owned();
+    (raw, address)
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_answers_that_nobody_reads_are_not_all_held() {
+    let world = start("").await;
+    let client = plain(&world, None);
+    let (mut raw, address) = unread(&world).await;
     let send = async |id: u64, method: &str, params: &str| {
         let message = weir::rpc::write_request(&id.into(), method, params.as_bytes());
-        post(client.http(), address, message).await.status
+        post(client.http(), &address, message).await.status
     };
     let open = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
     assert_eq!(send(0, "initialize", open).await, 202);
@@ -191,19 +197,10 @@ async fn large_answers_that_nobody_reads_are_not_all_held() {
 async fn a_client_that_does_not_read_is_given_up_and_holds_nobody_up() {
     let world = start("").await;
     let (stalled, client) = (plain(&world, None), world.client(LEGACY_SSE).await);
-    let mut raw = world.connect();
-    let request = format!("GET /sse HTTP/1.1\r\nHost: {AUTHORITY}\r\n\r\n");
-    raw.write_all(request.as_bytes()).await.expect("the house reads");
-    let mut head = Vec::new();
-    while !head.ends_with(b"\n\n\r\n") {
-        head.push(raw.read_u8().await.expect("a byte"));
-    }
-    let head = String::from_utf8(head).expect("UTF-8");
-    let address = head.split("data: ").nth(1).and_then(|rest| rest.split('\n').next());
-    let address = address.expect("an address");
+    let (raw, address) = unread(&world).await;
     let send = async |id: u64, method: &str, params: &str| {
         let message = weir::rpc::write_request(&id.into(), method, params.as_bytes());
-        post(stalled.http(), address, message).await
+        post(stalled.http(), &address, message).await
     };
     let open = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
     assert_eq!(send(0, "initialize", open).await.status, 202);

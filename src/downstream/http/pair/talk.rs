@@ -117,7 +117,7 @@ impl Talk {
             return if outgoing.try_say(answer()) { Ok(()) } else { Err(answer()) };
         }
         let answer = if self.conversation.is_open() && &*request.method == legacy::OPENING {
-            let text = "this session is open already: open another stream to begin anew";
+            let text = "the session is open already: open another stream to begin anew";
             let again = Refused::new(StatusCode::OK, code::INVALID_REQUEST, text);
             Some(Answer::refused(Some(&id), &again))
         } else {

@@ -42,7 +42,7 @@ def report(seen):
 
 
 def counted(session):
-    """Counts the requests for prompts that leave by this session."""
+    """Counts the requests for prompts that a client sends."""
     leave, sent = session.list_prompts, 0
 
     async def list_prompts(*args, **kwargs):
