@@ -25,6 +25,7 @@ mod http;
 mod inbox;
 mod legacy;
 pub mod library;
+mod life;
 mod mirror;
 mod modern;
 mod pool;

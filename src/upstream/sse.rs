@@ -23,6 +23,7 @@ use super::courier::{Courier, refusal};
 use super::ear::{Claim, Ear};
 use super::events::{Events, Oversize};
 use super::inbox::{self, Inbox};
+use super::life::Life;
 use super::reference::{origin, resolve, same_origin};
 use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
 use crate::event_stream::Event;
@@ -45,14 +46,10 @@ struct Shared {
     /// Leads to the endpoint.
     courier: Courier,
     ear: Arc<Ear>,
-    /// Why the stream has ended, once it has.
-    ended: watch::Receiver<Option<String>>,
+    /// The stream's, which its reader ends.
+    life: Life,
     /// What answers to the server's own requests carry beside what was configured.
     standing: Arc<OnceLock<HeaderMap>>,
-    /// Asks the reader to end.
-    closing: CancellationToken,
-    /// The reader is done, and the stream closed.
-    gone: CancellationToken,
 }
 
 impl Wire {
@@ -88,7 +85,8 @@ impl Wire {
             let read = stop.run_until_cancelled(reader.run()).await;
             end.because(read.unwrap_or_else(|| "it was stopped".into()));
         });
-        Ok(Self { shared: Arc::new(Shared { courier, ear, ended, standing, closing, gone }) })
+        let life = Life { ended, closing, gone, unexplained: "the connection is closing" };
+        Ok(Self { shared: Arc::new(Shared { courier, ear, life, standing }) })
     }
 
     /// From now on, answers to the server's own requests carry these headers.
@@ -99,7 +97,7 @@ impl Wire {
     /// Sends a request and waits for its answer, which comes in on the stream; it may come before the
     /// response to the POST does.
     pub(super) async fn exchange(&self, mut request: Outgoing) -> Result<Answer, Failure> {
-        let unsent = || Failure::Unsent(self.reason());
+        let unsent = || Failure::Unsent(self.shared.life.reason());
         let claim = self.shared.ear.enter(&request).ok_or_else(unsent)?;
         let id = claim.id();
         let message = request.write(id);
@@ -128,7 +126,7 @@ impl Wire {
                 }
             },
         };
-        answer.unwrap_or_else(|| Err(Failure::Broke(self.reason())))
+        answer.unwrap_or_else(|| Err(Failure::Broke(self.shared.life.reason())))
     }
 
     pub(super) async fn notify(&self, message: Bytes, headers: &HeaderMap) -> Result<(), Failure> {
@@ -137,28 +135,12 @@ impl Wire {
 
     /// Waits until the stream has ended and tells why. Cancel-safe.
     pub(super) async fn ended(&self) -> String {
-        let mut ended = self.shared.ended.clone();
-        // An error means that the reader is gone, and with it the stream.
-        let _ = ended.wait_for(Option::is_some).await;
-        self.reason()
+        self.shared.life.ended().await
     }
 
     /// Closes the stream and returns when that is done.
     pub(super) async fn close(&self) {
-        self.shared.closing.cancel();
-        self.shared.gone.cancelled().await;
-    }
-
-    fn reason(&self) -> String {
-        let reason = self.shared.ended.borrow().clone();
-        reason.unwrap_or_else(|| "the connection is closing".into())
-    }
-}
-
-impl Drop for Shared {
-    /// Whoever forgets a wire must not leave a stream behind.
-    fn drop(&mut self) {
-        self.closing.cancel();
+        self.shared.life.close().await;
     }
 }
 

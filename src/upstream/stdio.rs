@@ -20,6 +20,7 @@ use super::child;
 use super::dial::Child;
 use super::ear::{Claim, Ear};
 use super::inbox::{self, Inbox};
+use super::life::Life;
 use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
 use crate::line::{Line, Lines};
 
@@ -40,12 +41,8 @@ struct Shared {
     /// Lines for the writer. When it is full the child does not read: requests wait for a place
     /// within their own time limit, answers to the child's pings are dropped.
     outbox: mpsc::Sender<Bytes>,
-    /// Why the child has ended, once it has.
-    ended: watch::Receiver<Option<String>>,
-    /// Asks the keeper to end the child.
-    closing: CancellationToken,
-    /// The keeper is done: the child is gone.
-    gone: CancellationToken,
+    /// The child's, which its keeper ends.
+    life: Life,
     junk: Arc<JunkLines>,
 }
 
@@ -96,7 +93,8 @@ impl Wire {
             read.run_until_cancelled(reader.run()).await;
         });
         keeper.start(tasks);
-        Self { shared: Arc::new(Shared { ear, outbox, ended, closing, gone, junk }) }
+        let life = Life { ended, closing, gone, unexplained: "the process is ending" };
+        Self { shared: Arc::new(Shared { ear, outbox, life, junk }) }
     }
 
     /// Sends a request and waits for its answer.
@@ -105,7 +103,7 @@ impl Wire {
     /// dropping the future can always tell the child, without waiting.
     pub(super) async fn exchange(&self, mut request: Outgoing) -> Result<Answer, Failure> {
         let shared = &*self.shared;
-        let unsent = || Failure::Unsent(self.reason());
+        let unsent = || Failure::Unsent(self.shared.life.reason());
         let farewell = match request.cancel {
             Cancel::Never => None,
             Cancel::Notify | Cancel::HangUp => {
@@ -117,26 +115,22 @@ impl Wire {
         place.send(request.write(claim.id()));
         let mut open = Open { claim, farewell };
         let answer = inbox::answer(&mut open.claim).await;
-        answer.unwrap_or_else(|| Err(Failure::Broke(self.reason())))
+        answer.unwrap_or_else(|| Err(Failure::Broke(self.shared.life.reason())))
     }
 
     pub(super) async fn notify(&self, message: Bytes) -> Result<(), Failure> {
         let sent = self.shared.outbox.send(message).await;
-        sent.map_err(|_| Failure::Unsent(self.reason()))
+        sent.map_err(|_| Failure::Unsent(self.shared.life.reason()))
     }
 
     /// Waits until the child has ended and tells why. Cancel-safe.
     pub(super) async fn ended(&self) -> String {
-        let mut ended = self.shared.ended.clone();
-        // An error means that the keeper is gone, and with it the child.
-        let _ = ended.wait_for(Option::is_some).await;
-        self.reason()
+        self.shared.life.ended().await
     }
 
     /// Ends the child, step by step, and returns when it is gone.
     pub(super) async fn close(&self) {
-        self.shared.closing.cancel();
-        self.shared.gone.cancelled().await;
+        self.shared.life.close().await;
     }
 
     /// What stood on standard output and was no message, for whoever wonders why nothing works.
@@ -145,18 +139,6 @@ impl Wire {
         let count = self.shared.junk.count.load(Ordering::Relaxed);
         let lines = if count == 1 { "line".to_owned() } else { format!("{count} lines, first") };
         Some(format!("its standard output held what is no message ({lines}: \"{first}\")"))
-    }
-
-    fn reason(&self) -> String {
-        let reason = self.shared.ended.borrow().clone();
-        reason.unwrap_or_else(|| "the process is ending".into())
-    }
-}
-
-impl Drop for Shared {
-    /// Whoever forgets a wire must not leave a child behind.
-    fn drop(&mut self) {
-        self.closing.cancel();
     }
 }
 
