@@ -295,7 +295,8 @@ fn source(t: &Table<'_>, surroundings: &Surroundings<'_>, used: bool) -> Option<
 /// Reads a folder; a relative one starts from the folder of its file. A missing one is a warning: it may be
 /// mounted or made later, and until then the other upstreams are served.
 fn folder<'a>(t: &Table<'a>, key: &'a str, must_be: bool) -> Option<PathBuf> {
-    let folder = t.folder(key).join(t.read(key, value::text)?);
+    let text = t.read(key, value::text)?;
+    let folder = t.folder(key).join(&text);
     // Behind the dot is what may be entered only.
     match std::fs::metadata(folder.join(".")) {
         Ok(_) => {}
@@ -306,7 +307,7 @@ fn folder<'a>(t: &Table<'a>, key: &'a str, must_be: bool) -> Option<PathBuf> {
         Err(_) if must_be => {
             let what = format!("there is no folder {}", t.quote(key));
             // Shells expand it, nobody else does.
-            let remedy = match folder.to_string_lossy().contains("~/") {
+            let remedy = match text.starts_with("~/") {
                 true => "write ${HOME}/ for ~/, which means nothing here",
                 false => "make it, or correct the path: it starts from the folder of this file",
             };
