@@ -6,6 +6,7 @@
 //!
 //! Knows nothing of: protocol eras, transports, JSON-RPC codes.
 
+mod asked;
 pub mod fault;
 mod first_list;
 pub mod listen;
@@ -22,12 +23,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::{self, Catalog, Cursor, Filter, View};
-use crate::mcp::call::{Ask, Caller, Method, Reply};
+use crate::mcp::call::{Ask, Caller, Client, Method};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::policy::role::Role;
 use crate::policy::{Credentials, Policy, Principal, Refusal};
 use crate::upstream::{self, Upstream};
+pub use asked::{Asked, Went};
 pub use fault::Fault;
 use first_list::FirstList;
 pub use listen::Listen;
@@ -159,6 +161,11 @@ impl Guest {
         &self.principal
     }
 
+    /// The guest as one client, where there are no sessions that could tell more.
+    pub fn client(&self) -> Client {
+        Client::new(&self.principal.name, CancellationToken::new())
+    }
+
     /// Whether every client would see what this one sees: no rule hides anything from it, and it
     /// showed no credentials.
     pub fn is_public(&self) -> bool {
@@ -206,7 +213,7 @@ impl Guest {
     }
 
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
-    pub async fn ask(&self, ask: Ask, caller: Caller) -> Result<Reply, Fault> {
+    pub async fn ask(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
         let target = match self.resolve(&ask) {
             Some(target) => target,
             None => {
@@ -221,7 +228,10 @@ impl Guest {
         let name = &target.upstream;
         let upstream = &self.gateway.upstreams[name];
         let call = ask.call(&target.own, caller);
-        upstream.call(call).await.map_err(|cause| fault(name, cause))
+        match upstream.call(call).await {
+            Ok(called) => Ok(Went::of(name, called)),
+            Err(cause) => Err(fault(name, cause)),
+        }
     }
 
     fn resolve(&self, ask: &Ask) -> Option<Arc<catalog::Target>> {

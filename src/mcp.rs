@@ -10,6 +10,7 @@ pub mod kind;
 pub mod name;
 pub mod note;
 pub mod pattern;
+pub mod question;
 pub mod revision;
 
 /// Members of `_meta` that the protocol reserves and Weir owns.

@@ -11,6 +11,7 @@
 //!
 //! Knows nothing of: clients, public names, policy, and what the items mean.
 
+mod asks;
 mod backoff;
 mod board;
 mod child;
@@ -56,6 +57,7 @@ use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
 use dial::Command;
 
+pub use asks::{Asks, Called};
 pub use handle::Upstream;
 
 /// What an upstream runs on.

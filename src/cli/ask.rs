@@ -11,7 +11,7 @@ use super::content::{plain, shown_json};
 use super::failure::Failure;
 use super::house::House;
 use super::{output, waiting};
-use crate::gateway::Fault;
+use crate::gateway::{Fault, Went};
 use crate::json::Object;
 use crate::mcp::call::{Ask, Caller, Method, Outcome};
 use crate::mcp::code;
@@ -60,8 +60,11 @@ pub(super) async fn ask(house: &House, method: Method, params: Object) -> Result
     let progress = RefCell::new(String::new());
     let caller = Caller { notes, ..Caller::plain(Revision::NEWEST) };
     let collect = async {
-        let reply = house.guest().ask(ask, caller).await;
-        match reply.map_err(|fault| failure(house, fault))?.outcome {
+        let went = house.guest().ask(ask, caller).await;
+        let Went::Replied(reply) = went.map_err(|fault| failure(house, fault))? else {
+            return Err(Failure::Unreachable("the upstream needs an answer first".into()));
+        };
+        match reply.outcome {
             Outcome::Error(error) => Err(refused(&key, error)),
             Outcome::Result(body) => {
                 let text = body.collect(MAX_RESULT_BYTES).await;

@@ -19,8 +19,10 @@ use tokio_util::task::TaskTracker;
 use super::answer::{Answer, Call, Large, Progress, Refused, Text};
 use super::calls::Calls;
 use super::legacy::{self, Peer};
+use super::session::new_id;
 use super::{Door, batch, encode};
 use crate::gateway::{Guest, Listen};
+use crate::mcp::call::Client;
 use crate::rpc::{self, Id, Notification, Request, code};
 
 /// A client's conversation, whether it has been opened yet or not.
@@ -112,14 +114,17 @@ impl Conversation {
     }
 
     fn initialize(&mut self, request: &Request) -> Answer {
-        match legacy::initialize(&self.guest, &self.door.settings.versions, &request.params) {
+        let client = Client::new(&new_id(), self.end.child_token());
+        let versions = &self.door.settings.versions;
+        match legacy::initialize(&self.guest, versions, &request.params, client) {
             Ok((peer, result)) => {
                 // Opening again begins anew.
                 if let Some(old) = self.opened.take() {
                     old.end.cancel();
                 }
                 let listen = Some(self.guest.listen());
-                self.opened = Some(Opened { peer, listen, end: self.end.child_token() });
+                let end = peer.client.gone.clone();
+                self.opened = Some(Opened { peer, listen, end });
                 Answer::result(&request.id, &result)
             }
             Err(refused) => Answer::refused(Some(&request.id), &refused),

@@ -18,11 +18,12 @@ use super::calls::Calls;
 use super::encode;
 use super::era::Versions;
 use super::meta;
-use crate::gateway::{Fault, Guest};
+use crate::gateway::{Fault, Guest, Went};
 use crate::json::Object;
 use crate::mcp;
-use crate::mcp::call::{Ask, Body, Caller, Method, Outcome, Reply};
+use crate::mcp::call::{Ask, Body, Caller, Client, Method, Outcome, Reply};
 use crate::mcp::kind::Kind;
+use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{Id, Request, code};
 
@@ -36,6 +37,8 @@ pub(super) struct Peer {
     pub(super) revision: Revision,
     info: Option<Bytes>,
     capabilities: Bytes,
+    abilities: Abilities,
+    pub(super) client: Client,
 }
 
 /// Opens a conversation: settles its revision and tells what can be asked.
@@ -43,6 +46,7 @@ pub(super) fn initialize(
     guest: &Guest,
     versions: &Versions,
     params: &Object,
+    client: Client,
 ) -> Result<(Peer, Bytes), Refused> {
     let requested = params
         .get_string("protocolVersion")
@@ -56,10 +60,13 @@ pub(super) fn initialize(
     let revision = requested.or(versions.newest_legacy()).ok_or_else(|| {
         invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
     })?;
+    let capabilities = params.get_object("capabilities").unwrap_or_default();
     let peer = Peer {
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
-        capabilities: params.get_object("capabilities").unwrap_or_default().to_bytes(),
+        abilities: Abilities::read(&capabilities),
+        capabilities: capabilities.to_bytes(),
+        client,
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
@@ -108,6 +115,8 @@ pub(super) fn serve(
         revision: peer.revision,
         info: peer.info.clone(),
         capabilities: peer.capabilities.clone(),
+        abilities: peer.abilities,
+        client: peer.client.clone(),
         notes,
     };
     let guest = guest.clone();
@@ -167,7 +176,10 @@ async fn ask(
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = ask.key.clone();
-    let reply = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
+    let went = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
+    let Went::Replied(reply) = went else {
+        return Err(encode::broken("the upstream needs an answer from the user first"));
+    };
     if encode::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
     }

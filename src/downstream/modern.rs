@@ -17,11 +17,12 @@ use super::era::Versions;
 use super::meta::{self, Owned};
 use super::modern_headers;
 use super::streams::Streams;
-use crate::gateway::{Fault, Guest};
+use crate::gateway::{Fault, Guest, Went};
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Method, Outcome, Reply};
 use crate::mcp::kind::Kind;
+use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{Id, Request, code};
 pub(super) use listening::Listening;
@@ -153,7 +154,9 @@ pub(super) fn serve(
     let caller = Caller {
         revision,
         info: owned.info.filter(|info| info.starts_with(b"{")),
+        abilities: Abilities::read(&capabilities),
         capabilities: capabilities.to_bytes(),
+        client: guest.client(),
         notes,
     };
     let guest = guest.clone();
@@ -211,7 +214,10 @@ async fn ask(
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = ask.key.clone();
-    let reply = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
+    let went = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
+    let Went::Replied(reply) = went else {
+        return Err(encode::broken("the upstream needs an answer from the user first"));
+    };
     if encode::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
     }

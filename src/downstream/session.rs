@@ -102,7 +102,7 @@ impl Sessions {
         listen: Listen,
     ) -> Result<Arc<Session>, TooMany> {
         let id = new_id();
-        let end = CancellationToken::new();
+        let end = peer.client.gone.clone();
         let session = Arc::new(Session {
             id: id.clone(),
             principal: principal.clone(),

@@ -7,14 +7,17 @@
 //! Knows nothing of: how either side puts it on a wire.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use tokio_util::sync::CancellationToken;
 
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::note::Notes;
+use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc;
 
@@ -70,8 +73,33 @@ pub struct Caller {
     pub info: Option<Bytes>,
     /// What the client declared that it can do, as a JSON object.
     pub capabilities: Bytes,
+    /// What of that is about questions.
+    pub abilities: Abilities,
+    /// Whose connection it is, where an upstream gives each client its own.
+    pub client: Client,
     /// Where progress goes.
     pub notes: Notes,
+}
+
+/// A client as far as one can be told from another: a legacy session, the process at the other end of
+/// standard input and output, or, where there are no sessions, all that one principal sends.
+#[derive(Debug, Clone)]
+pub struct Client {
+    id: Arc<str>,
+    /// Fires when the client is gone for good; never for one that has no sessions.
+    pub gone: CancellationToken,
+}
+
+impl Client {
+    /// The client that is known by `id`, which nobody else has.
+    pub fn new(id: &str, gone: CancellationToken) -> Self {
+        Self { id: id.into(), gone }
+    }
+
+    /// What it is known by.
+    pub fn id(&self) -> &Arc<str> {
+        &self.id
+    }
 }
 
 impl Caller {
@@ -81,6 +109,8 @@ impl Caller {
             revision,
             info: None,
             capabilities: Bytes::from_static(b"{}"),
+            abilities: Abilities::default(),
+            client: Client::new("", CancellationToken::new()),
             notes: Notes::unheard(),
         }
     }

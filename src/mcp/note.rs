@@ -88,6 +88,11 @@ impl Notes {
         }
     }
 
+    /// Takes the `params` of a log message.
+    pub fn log(&self, params: Object) {
+        let _ = params;
+    }
+
     /// When the upstream last made progress, or when the call began.
     pub fn last_heard(&self) -> Instant {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner).last_heard

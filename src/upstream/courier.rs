@@ -220,7 +220,7 @@ pub(super) async fn refusal(ear: &Ear, id: u64, status: StatusCode, mut body: Ar
         }
     };
     let _ = tokio::time::timeout(REFUSAL, read).await;
-    let heard = ear.hear(text.freeze()).unwrap_or_default();
+    let heard = ear.hear(text.freeze(), Some(id)).unwrap_or_default();
     let names_it = heard.answers.iter().any(|(answered, _)| *answered == Some(id));
     let error = match heard.answer_to(id) {
         Some(Outcome::Error(error)) => Some(error),

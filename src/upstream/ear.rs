@@ -143,13 +143,14 @@ impl Ear {
         self.pending.open(Side { notes: request.notes.clone(), listen: request.listen })
     }
 
-    /// Reads a text that the server sent: one message, or an array of them.
-    pub(super) fn hear(&self, text: Bytes) -> Result<Heard, Junk> {
+    /// Reads a text that the server sent: one message, or an array of them. `on` is the request on whose
+    /// own stream it came, where requests have streams of their own.
+    pub(super) fn hear(&self, text: Bytes, on: Option<u64>) -> Result<Heard, Junk> {
         let mut heard = Heard::default();
         let is_array = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
         if !is_array {
             let message = Message::parse_within(text, MAX_DEPTH);
-            self.sort(message.map_err(|invalid| Junk(invalid.reason))?, &mut heard);
+            self.sort(message.map_err(|invalid| Junk(invalid.reason))?, on, &mut heard);
             return Ok(heard);
         }
         if !self.batches.load(Ordering::Relaxed) {
@@ -161,14 +162,14 @@ impl Ear {
         }
         for message in messages {
             match Message::parse_within(message, MAX_DEPTH) {
-                Ok(message) => self.sort(message, &mut heard),
+                Ok(message) => self.sort(message, on, &mut heard),
                 Err(invalid) => tracing::debug!(upstream = %self.name, %invalid, "not a message"),
             }
         }
         Ok(heard)
     }
 
-    fn sort(&self, message: Message, heard: &mut Heard) {
+    fn sort(&self, message: Message, on: Option<u64>, heard: &mut Heard) {
         match message {
             Message::Answer(answer) => {
                 let outcome = match answer.outcome {
@@ -182,12 +183,12 @@ impl Ear {
                     None => heard.answers.push((None, outcome)),
                 }
             }
-            Message::Notification(notification) => self.note(notification),
+            Message::Notification(notification) => self.note(notification, on),
             Message::Request(request) => heard.replies.extend(self.reply(&request)),
         }
     }
 
-    fn note(&self, notification: Notification) {
+    fn note(&self, notification: Notification, on: Option<u64>) {
         let Notification { method, mut params } = notification;
         if let Some(topic) = Topic::of_notification(&method) {
             self.changes.send_modify(|changes| changes.0[topic.index()] += 1);
@@ -197,8 +198,7 @@ impl Ear {
             "notifications/progress" => {
                 let token = params.take(meta::PROGRESS_TOKEN).and_then(Id::parse);
                 let Some(id) = token.and_then(|token| token.minted()) else { return };
-                let notes = self.pending.beside(id, |side| side.notes.clone()).flatten();
-                if let Some(notes) = notes {
+                if let Some(notes) = self.notes_of(id) {
                     notes.progress(params);
                 }
             }
@@ -214,12 +214,19 @@ impl Ear {
             }
             "notifications/subscriptions/acknowledged" => self.listening(),
             "notifications/message" => {
+                if let Some(notes) = on.and_then(|id| self.notes_of(id)) {
+                    return notes.log(params);
+                }
                 let text = String::from_utf8_lossy(&params.to_bytes()).into_owned();
                 let text: String = text.chars().take(MAX_LOGGED_CHARS).collect();
                 tracing::debug!(upstream = %self.name, message = text, "the upstream logs");
             }
             _ => tracing::trace!(upstream = %self.name, method = &*method, "a notification"),
         }
+    }
+
+    fn notes_of(&self, id: u64) -> Option<Notes> {
+        self.pending.beside(id, |side| side.notes.clone()).flatten()
     }
 
     /// The answer of a client that offers nothing; `None` where answers are not allowed
@@ -254,7 +261,7 @@ mod tests {
     }
 
     fn replies(ear: &Ear, text: &'static str) -> Vec<Bytes> {
-        ear.hear(text.into()).expect(text).replies
+        ear.hear(text.into(), None).expect(text).replies
     }
 
     #[test]
@@ -277,9 +284,9 @@ mod tests {
         let ear = ear();
         let batch =
             r#" [{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"result":{}},7]"#;
-        assert_eq!(ear.hear(batch.into()).expect("a batch").answers.len(), 2);
+        assert_eq!(ear.hear(batch.into(), None).expect("a batch").answers.len(), 2);
         ear.tune(false, true);
-        assert!(ear.hear(batch.into()).is_err());
+        assert!(ear.hear(batch.into(), None).is_err());
     }
 
     #[test]
@@ -287,7 +294,7 @@ mod tests {
         let ear = ear();
         for _ in 0..2 {
             let text = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
-            ear.hear(text.into()).expect("a notification");
+            ear.hear(text.into(), None).expect("a notification");
         }
         assert_eq!(*ear.changes.borrow(), Changes([0, 2, 0]));
     }
@@ -301,7 +308,7 @@ mod tests {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
             );
-            ear.hear(text.into()).expect("a notification");
+            ear.hear(text.into(), None).expect("a notification");
         }
         assert_eq!((call.is_open(), listen.is_open()), (true, false));
     }

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::asks::Called;
 use super::board::Board;
 use super::connection::Connection;
 use super::dial::Dial;
@@ -19,7 +20,7 @@ use super::prompts;
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::Failure;
 use super::{Changes, Error, Listing, Settings, Source, Status};
-use crate::mcp::call::{Body, Broken, Call, Outcome, Reply};
+use crate::mcp::call::{Body, Broken, Call, Outcome};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::note::Notes;
@@ -122,7 +123,7 @@ impl Upstream {
     }
 
     /// Sends a call, once. Dropping the future cancels it.
-    pub async fn call(&self, call: Call) -> Result<Reply, Error> {
+    pub async fn call(&self, call: Call) -> Result<Called, Error> {
         // Nobody waits for a turn at an upstream that is down.
         self.connection()?;
         let turn = self.turn().await?;
@@ -135,7 +136,7 @@ impl Upstream {
         if let Outcome::Result(Body::Arriving(pieces)) = reply.outcome {
             reply.outcome = Outcome::Result(Body::Arriving(self.arriving(began, turn, pieces)));
         }
-        Ok(reply)
+        Ok(Called::Replied(reply))
     }
 
     /// Does `send` over the connection; once more over the next one if it was refused unexecuted.

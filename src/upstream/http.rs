@@ -65,7 +65,7 @@ impl Wire {
                 match reply::read(body, id, limit, request.stream).await? {
                     Read::Arriving(pieces) => Outcome::Result(Body::Arriving(pieces)),
                     Read::Whole(text) => {
-                        let heard = self.ear.hear(text);
+                        let heard = self.ear.hear(text, Some(id));
                         let heard = heard.map_err(|junk| Failure::Protocol(junk.to_string()))?;
                         let missing = || Failure::Protocol("it answered something else".into());
                         self.answer_in(heard, id, &request.headers).ok_or_else(missing)?
@@ -97,7 +97,7 @@ impl Wire {
                 match events.next().await {
                     Ok(Some(event)) => {
                         failures = 0;
-                        let Some(heard) = self.hear(event.data) else { continue };
+                        let Some(heard) = self.hear(event.data, Some(id)) else { continue };
                         if let Some(outcome) = self.answer_in(heard, id, &request.headers) {
                             events.drain();
                             return Ok(outcome);
@@ -136,12 +136,12 @@ impl Wire {
         self.courier.listen(headers, last_id, Oversize::Fails).await
     }
 
-    /// Takes an event's data; `None` if it is no message (an empty one only carries an id).
-    pub(super) fn hear(&self, data: Bytes) -> Option<Heard> {
+    /// Takes an event's data, from the stream of request `on` if it is one's own; `None` if it is no message (an empty one only carries an id).
+    pub(super) fn hear(&self, data: Bytes, on: Option<u64>) -> Option<Heard> {
         if data.iter().all(u8::is_ascii_whitespace) {
             return None;
         }
-        match self.ear.hear(data) {
+        match self.ear.hear(data, on) {
             Ok(heard) => Some(heard),
             Err(junk) => {
                 tracing::debug!(%junk, "an event is no message");

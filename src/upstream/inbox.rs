@@ -25,7 +25,7 @@ pub(super) struct Inbox {
 impl Inbox {
     /// Gives the answers in a text to their requests, and returns what goes back to the server.
     pub(super) fn take(&self, text: Bytes) -> Result<Vec<Bytes>, Junk> {
-        let heard = self.ear.hear(text)?;
+        let heard = self.ear.hear(text, None)?;
         for (id, outcome) in heard.answers {
             if !id.is_some_and(|id| self.ear.pending.settle(id, Ok(outcome))) {
                 tracing::debug!(upstream = %self.ear.name, ?id, "an answer that nobody waits for");

@@ -163,7 +163,7 @@ impl Dialect {
                     heard_before = true;
                     ear.listening();
                     while let Ok(Some(event)) = events.next().await {
-                        if let Some(heard) = wire.hear(event.data) {
+                        if let Some(heard) = wire.hear(event.data, None) {
                             wire.send_back(heard.replies, &self.headers());
                         }
                     }

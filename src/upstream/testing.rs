@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::dial::{Child, Command, Dial, Process, Stream};
-use super::{Limits, Retry, Settings, Source, Status, Timeouts, Transport, Upstream};
+use super::{Called, Limits, Retry, Settings, Source, Status, Timeouts, Transport, Upstream};
 use crate::json::Object;
 use crate::mcp::call::{Call, Caller, Method as CallMethod, Outcome, Reply};
 use crate::mcp::revision::{Era, Revision};
@@ -241,9 +241,17 @@ pub(super) fn call(revision: Revision) -> Call {
     }
 }
 
+/// What a call was answered with.
+pub(super) fn replied(called: Called) -> Reply {
+    match called {
+        Called::Replied(reply) => reply,
+        Called::Asks(asks) => panic!("it asks: {asks:?}"),
+    }
+}
+
 /// The payload of a reply: its result or its error.
-pub(super) async fn payload(reply: Reply) -> String {
-    let bytes = match reply.outcome {
+pub(super) async fn payload(called: Called) -> String {
+    let bytes = match replied(called).outcome {
         Outcome::Result(body) => body.collect(usize::MAX).await.expect("a whole body"),
         Outcome::Error(error) => error,
     };

@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderName, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::body::{self, Reply};
@@ -31,6 +32,7 @@ use crate::downstream::{
     Door, Settings, batch, encode, era, legacy, modern, modern_headers, origin,
 };
 use crate::gateway::Guest;
+use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{self, Message};
 
@@ -241,7 +243,8 @@ async fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply
     // A client of these revisions learns once what can be asked here.
     guest.settle().await;
     let id = Some(&request.id);
-    let opened = legacy::initialize(guest, &door.settings.versions, &request.params);
+    let client = Client::new(&session::new_id(), CancellationToken::new());
+    let opened = legacy::initialize(guest, &door.settings.versions, &request.params, client);
     let (peer, result) = match opened {
         Ok(opened) => opened,
         Err(refused) => return body::json(Answer::refused(id, &refused)),

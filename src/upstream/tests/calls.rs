@@ -11,7 +11,9 @@ use crate::mcp::kind::Kind;
 use crate::mcp::note::Notes;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::Error;
-use crate::upstream::testing::{Events, Exchange, Over, Peer, World, call, payload, settings};
+use crate::upstream::testing::{
+    Events, Exchange, Over, Peer, World, call, payload, replied, settings,
+};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::V2026_07_28;
@@ -462,7 +464,7 @@ async fn arriving(world: &mut World, caller: Revision, head: &str) -> (Body, Eve
     let events = request.pieces();
     events.raw(head + &"x".repeat(100_000));
     let reply = running.await.expect("no panic").expect("a reply");
-    match reply.outcome {
+    match replied(reply).outcome {
         Outcome::Result(body) => (body, events),
         Outcome::Error(error) => panic!("{error:?}"),
     }

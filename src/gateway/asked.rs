@@ -1,0 +1,55 @@
+//! A call that waits for its client's answers.
+//!
+//! Knows nothing of: how a client is asked.
+
+use super::{Fault, fault};
+use crate::mcp::call::{Caller, Reply};
+use crate::mcp::name::UpstreamName;
+use crate::mcp::question::{Answered, Question};
+use crate::upstream::{Asks, Called};
+
+/// How an ask went on.
+#[derive(Debug)]
+pub enum Went {
+    /// It was answered.
+    Replied(Reply),
+    /// Its upstream wants to know something first.
+    Asks(Asked),
+}
+
+/// A call whose upstream wants to know something from the client. Dropping it cancels the call.
+#[derive(Debug)]
+pub struct Asked {
+    upstream: UpstreamName,
+    asks: Asks,
+}
+
+impl Went {
+    pub(super) fn of(upstream: &UpstreamName, called: Called) -> Self {
+        match called {
+            Called::Replied(reply) => Self::Replied(reply),
+            Called::Asks(asks) => Self::Asks(Asked { upstream: upstream.clone(), asks }),
+        }
+    }
+}
+
+impl Asked {
+    /// Who asks.
+    pub fn upstream(&self) -> &UpstreamName {
+        &self.upstream
+    }
+
+    /// What has to be answered; each key once.
+    pub fn questions(&self) -> &[Question] {
+        self.asks.questions()
+    }
+
+    /// Goes on with all of the answers.
+    pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Went, Fault> {
+        let Self { upstream, asks } = self;
+        match asks.answer(answers, caller).await {
+            Ok(called) => Ok(Went::of(&upstream, called)),
+            Err(cause) => Err(fault(&upstream, cause)),
+        }
+    }
+}
