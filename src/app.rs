@@ -17,6 +17,7 @@ use crate::downstream::Door;
 use crate::gateway::Gateway;
 use crate::policy::Policy;
 use crate::upstream::Upstream;
+use crate::mcp::call::Caller;
 use crate::upstream::dial::Dial;
 
 pub(crate) use settings::{naming, rules};
@@ -34,6 +35,11 @@ pub struct App {
 impl App {
     /// Opens the rooms and returns at once: upstreams are connected in the background.
     pub fn open(config: &Config, dial: Arc<dyn Dial>) -> Self {
+        Self::open_for(config, dial, None)
+    }
+
+    /// The same for a single client, if `sole` is one: upstreams are opened with what it declared.
+    pub fn open_for(config: &Config, dial: Arc<dyn Dial>, sole: Option<&Caller>) -> Self {
         let (doors, stop_doors) = (TaskTracker::new(), CancellationToken::new());
         let (upstreams, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
         let start = |settings| {
@@ -42,7 +48,7 @@ impl App {
         let gateway = Gateway::open(
             Policy::new(settings::policy(config)),
             Catalog::new(settings::catalog(config)),
-            config.upstreams.iter().map(settings::upstream).map(start).collect(),
+            config.upstreams.iter().map(|it| start(settings::upstream(it, sole))).collect(),
             &upstreams,
             &stop_upstreams,
         );

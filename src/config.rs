@@ -40,7 +40,7 @@ pub(crate) use report::nearest;
 pub use report::{Problem, Report, Severity, Warning};
 pub use schema::{page, schema};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
-pub use tuning::EraChoice;
+pub use tuning::{EraChoice, SharingChoice};
 pub use upstreams::{Outline, RenameKind, Source, Upstream};
 pub use variables::Environment;
 

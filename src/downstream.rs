@@ -18,6 +18,7 @@ mod conversation;
 mod encode;
 pub mod era;
 pub mod http;
+mod introduction;
 mod legacy;
 mod meta;
 mod modern;
@@ -40,6 +41,7 @@ use era::Versions;
 use http::pair::Pairs;
 use origin::{AllowedHost, Origin};
 use session::Sessions;
+pub use introduction::introduction;
 use streams::Streams;
 
 /// What the front doors are made with.

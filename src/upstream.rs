@@ -27,8 +27,10 @@ mod inbox;
 mod legacy;
 pub mod library;
 mod life;
+mod links;
 mod mirror;
 mod modern;
+mod opener;
 mod pool;
 mod probe;
 mod prompts;
@@ -51,14 +53,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, Uri};
 
+use crate::json::Object;
 use crate::mcp::item::Item;
 use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use dial::Command;
 
 pub use asks::{Asks, Called};
 pub use handle::Upstream;
+pub use legacy::declared;
 
 /// What an upstream runs on.
 #[derive(Debug, Clone)]
@@ -69,12 +74,41 @@ pub struct Settings {
     pub source: Source,
     /// `None`: find out.
     pub era: Option<Era>,
+    /// Which clients share a connection.
+    pub sharing: Sharing,
     /// How long things may take.
     pub timeouts: Timeouts,
     /// When to try again.
     pub retry: Retry,
     /// How much it may send, and how many calls it gets.
     pub limits: Limits,
+}
+
+impl Settings {
+    /// What the kept connection declares to a server of the legacy era. One that is there for lists alone
+    /// declares everything that can be asked through Weir, since some servers choose by it what they
+    /// list, and answers no question. One that many share, on a single stream, declares nothing: nobody
+    /// could tell whom it asks.
+    fn declared(&self, one_stream: bool) -> Bytes {
+        match &self.sharing {
+            Sharing::Sole(declared) => declared.clone(),
+            Sharing::Shared if one_stream => Bytes::from_static(b"{}"),
+            Sharing::Shared | Sharing::Client => {
+                Abilities::ALL.declare(Revision::NEWEST_LEGACY).to_bytes()
+            }
+        }
+    }
+}
+
+/// Which clients share a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sharing {
+    /// All of them, as far as the upstream can tell whom it asks.
+    Shared,
+    /// None: each has its own, which ends with it.
+    Client,
+    /// There is one client in all, with these capabilities.
+    Sole(Bytes),
 }
 
 /// Where an upstream is.
@@ -256,3 +290,22 @@ fn client_info() -> Bytes {
         concat!("{\"name\":\"weir\",\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}").as_bytes(),
     )
 }
+
+/// A client's capabilities without what cannot be carried: the handle of a task would lead nowhere
+/// (spec, versioning, extensions: what one side does not support is not offered to the other).
+fn carried(capabilities: &Bytes) -> Bytes {
+    let Ok(mut object) = Object::parse_within(capabilities.clone(), usize::MAX) else {
+        return Bytes::from_static(b"{}");
+    };
+    let Some(mut extensions) = object.get_object("extensions") else {
+        return capabilities.clone();
+    };
+    if extensions.take(TASKS).is_none() {
+        return capabilities.clone();
+    }
+    object.set("extensions", extensions.to_bytes());
+    object.to_bytes()
+}
+
+/// The extension whose handles are not routed yet.
+const TASKS: &str = "io.modelcontextprotocol/tasks";

@@ -5,6 +5,7 @@
 use hyper::Uri;
 
 use crate::downstream::era::Versions;
+use crate::mcp::call::Caller;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
@@ -12,6 +13,7 @@ use crate::mcp::revision::{Era, Revision};
 use crate::policy::keys::Key;
 use crate::policy::role::Role;
 use crate::secret::Secret;
+use crate::upstream::Sharing;
 use crate::upstream::dial::Command;
 use crate::{catalog, config, downstream, policy, upstream};
 
@@ -66,7 +68,8 @@ pub(crate) fn naming(naming: &config::Naming) -> Naming {
     }
 }
 
-pub(super) fn upstream(upstream: &config::Upstream) -> upstream::Settings {
+/// `sole` is what the one client declared, where there is one in all.
+pub(super) fn upstream(upstream: &config::Upstream, sole: Option<&Caller>) -> upstream::Settings {
     upstream::Settings {
         name: name(&upstream.name),
         source: source(&upstream.source),
@@ -74,6 +77,13 @@ pub(super) fn upstream(upstream: &config::Upstream) -> upstream::Settings {
             config::EraChoice::Auto => None,
             config::EraChoice::Modern => Some(Era::Modern),
             config::EraChoice::Legacy => Some(Era::Legacy),
+        },
+        sharing: match sole {
+            Some(caller) => Sharing::Sole(upstream::declared(caller)),
+            None => match upstream.sharing {
+                config::SharingChoice::Shared => Sharing::Shared,
+                config::SharingChoice::Client => Sharing::Client,
+            },
         },
         timeouts: upstream.timeouts,
         retry: upstream.retry,
@@ -218,7 +228,7 @@ transport = "sse"
 
     #[test]
     fn every_key_of_an_upstream_reaches_its_room() {
-        let settings = upstream(&config().upstreams[0]);
+        let settings = upstream(&config().upstreams[0], None);
         let seconds = Duration::from_secs;
         assert_eq!((settings.name.as_str(), settings.era), ("hub", Some(Era::Legacy)));
         let upstream::Timeouts { startup, list, call, call_max, reset_on_progress } =
@@ -244,7 +254,7 @@ transport = "sse"
 
     #[test]
     fn every_key_of_an_upstream_on_the_network_reaches_its_room() {
-        let settings = upstream(&config().upstreams[1]);
+        let settings = upstream(&config().upstreams[1], None);
         let upstream::Source::Http { url, headers, transport } = settings.source else {
             panic!("a url")
         };

@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded, is_welcome, nobody, options};
 use super::signals::Signals;
 use crate::app::App;
-use crate::downstream::stdio;
+use crate::downstream::{introduction, stdio};
 use crate::upstream::host::Host;
 
 /// What `weir stdio` takes.
@@ -32,13 +32,19 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         is_welcome(&config, client)?;
     }
     super::log::start(&config.log, &config.warnings);
-    let app = App::open(&config, Arc::new(Host::new()));
+    // What upstreams are opened with depends on what the client says first.
+    let reading = introduction(tokio::io::stdin(), config.server.max_body);
+    let (client_says, input) = tokio::select! {
+        read = reading => read,
+        _ = signals.next() => return Ok(()),
+    };
+    let app = App::open_for(&config, Arc::new(Host::new()), Some(&client_says));
     let guest = match &args.client {
         None => app.gateway().enter_locally(&config.auth.anonymous_role),
         Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(&config, name))?,
     };
     let door = Arc::clone(app.door());
-    let mut serving = pin!(stdio::serve(door, guest, tokio::io::stdin(), tokio::io::stdout()));
+    let mut serving = pin!(stdio::serve(door, guest, input, tokio::io::stdout()));
     tokio::select! {
         () = &mut serving => {}
         _ = signals.next() => {

@@ -21,12 +21,22 @@ pub enum EraChoice {
     Legacy,
 }
 
+/// Which clients share a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharingChoice {
+    /// All of them.
+    Shared,
+    /// None: each has its own.
+    Client,
+}
+
 // === Tuning ===
 
 /// What `[defaults]` and an upstream's own table can both say.
 #[derive(Clone)]
 pub(super) struct Tuning {
     pub(super) era: EraChoice,
+    pub(super) sharing: SharingChoice,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
     /// Depends on the kind of upstream unless it is written.
@@ -40,6 +50,7 @@ impl Default for Tuning {
     fn default() -> Self {
         Self {
             era: EraChoice::Auto,
+            sharing: SharingChoice::Shared,
             timeouts: Timeouts::default(),
             retry: Retry::default(),
             concurrency: None,
@@ -78,6 +89,7 @@ pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning, is_library: bool) -> Tun
     without_effect(t, &NOT_FOR_A_LIBRARY);
     let mut tuning = inherited.clone();
     tuning.era = t.read("era", value::choice(&ERAS)).unwrap_or(inherited.era);
+    tuning.sharing = t.read("sharing", value::choice(&SHARINGS)).unwrap_or(inherited.sharing);
     tuning.timeouts = t.table("timeouts", |t| {
         without_effect(t, &TIMEOUTS_NOT_FOR_A_LIBRARY);
         timeouts(t, &inherited.timeouts)
@@ -149,11 +161,14 @@ pub(super) const HTTP_CONCURRENCY: usize = 256;
 pub(super) const ERAS: [(&str, EraChoice); 3] =
     [("auto", EraChoice::Auto), ("modern", EraChoice::Modern), ("legacy", EraChoice::Legacy)];
 
+pub(super) const SHARINGS: [(&str, SharingChoice); 2] =
+    [("shared", SharingChoice::Shared), ("client", SharingChoice::Client)];
+
 pub(super) const CALLS: RangeInclusive<usize> = 1..=100_000;
 pub(super) const ITEMS: RangeInclusive<usize> = 1..=1_000_000;
 pub(super) const PAGES: RangeInclusive<usize> = 1..=100_000;
 
 /// What says how a server is spoken to.
-pub(super) const NOT_FOR_A_LIBRARY: [&str; 1] = ["era"];
+pub(super) const NOT_FOR_A_LIBRARY: [&str; 2] = ["era", "sharing"];
 pub(super) const TIMEOUTS_NOT_FOR_A_LIBRARY: [&str; 2] = ["startup", "list"];
 pub(super) const LIMITS_NOT_FOR_A_LIBRARY: [&str; 3] = ["max_message", "max_items", "max_pages"];

@@ -11,7 +11,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use super::file::{Name, Parsed, Table, Value};
 use super::report::{Complaint, Span};
 use super::secrets::{self, Vault};
-use super::tuning::{EraChoice, Tuning, tuning};
+use super::tuning::{EraChoice, SharingChoice, Tuning, tuning};
 use super::{Patterns, Surroundings, headers, value};
 use crate::secret::Secret;
 use crate::upstream::{Limits, Retry, Timeouts, Transport};
@@ -27,6 +27,8 @@ pub struct Upstream {
     pub source: Source,
     /// Which era it speaks.
     pub era: EraChoice,
+    /// Which clients share a connection.
+    pub sharing: SharingChoice,
     /// How long things may take.
     pub timeouts: Timeouts,
     /// When to try again.
@@ -222,6 +224,7 @@ fn upstream(
         name: name.to_owned(),
         prefix: prefix.to_owned(),
         era: tuning.era,
+        sharing: tuning.sharing,
         timeouts: tuning.timeouts,
         retry: tuning.retry,
         limits: tuning.limits(matches!(source, Source::Http { .. })),

@@ -64,7 +64,7 @@ pub(super) fn initialize(
     let peer = Peer {
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
-        abilities: Abilities::read(&capabilities),
+        abilities: Abilities::read(&capabilities).within(revision),
         capabilities: capabilities.to_bytes(),
         client,
     };

@@ -110,6 +110,7 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
         source: Source::Process(command(name.as_str())),
         name,
         era: None,
+        sharing: upstream::Sharing::Shared,
         timeouts: Timeouts {
             startup: 60 * second,
             list: 10 * second,

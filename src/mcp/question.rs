@@ -108,6 +108,20 @@ impl Abilities {
         }
     }
 
+    /// Those that exist in this revision.
+    #[must_use]
+    pub fn within(self, revision: Revision) -> Self {
+        let (forms, newest) =
+            (revision >= Revision::V2025_06_18, revision >= Revision::V2025_11_25);
+        Self {
+            sampling_tools: self.sampling_tools && newest,
+            sampling_context: self.sampling_context && newest,
+            form: self.form && forms,
+            url: self.url && newest,
+            ..self
+        }
+    }
+
     /// The capabilities that a client of this revision declares them with.
     pub fn declare(self, revision: Revision) -> Object {
         let mut capabilities = Object::new();

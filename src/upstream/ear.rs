@@ -63,6 +63,9 @@ pub(super) struct Ear {
     pub(super) name: UpstreamName,
     pub(super) pending: Pending<Result<Outcome, Failure>, Side>,
     changes: watch::Sender<Changes>,
+    /// Whether one client makes all calls on this connection, so that what cannot be told to be about one of
+    /// them is still for nobody else.
+    alone: bool,
     /// Whether several messages may stand in one array; depends on the revision.
     batches: AtomicBool,
     /// Whether the server may ask us something, and we may answer; depends on the era.
@@ -99,11 +102,16 @@ impl Heard {
 pub(super) struct Junk(String);
 
 impl Ear {
-    pub(super) fn new(name: UpstreamName, changes: watch::Sender<Changes>) -> Arc<Self> {
+    pub(super) fn new(
+        name: UpstreamName,
+        changes: watch::Sender<Changes>,
+        alone: bool,
+    ) -> Arc<Self> {
         Arc::new(Self {
             name,
             pending: Pending::default(),
             changes,
+            alone,
             batches: AtomicBool::new(true),
             questions: AtomicBool::new(true),
             up: OnceLock::new(),
@@ -257,7 +265,7 @@ mod tests {
 
     fn ear() -> Arc<Ear> {
         let (changes, _) = watch::channel(Changes::default());
-        Ear::new("hub".parse().expect("a name"), changes)
+        Ear::new("hub".parse().expect("a name"), changes, false)
     }
 
     fn replies(ear: &Ear, text: &'static str) -> Vec<Bytes> {

@@ -16,11 +16,13 @@ use super::asks::Called;
 use super::board::Board;
 use super::connection::Connection;
 use super::dial::Dial;
+use super::links::{Lease, Links};
+use super::opener::Opener;
 use super::prompts;
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::Failure;
 use super::{Changes, Error, Listing, Settings, Source, Status};
-use crate::mcp::call::{Body, Broken, Call, Outcome};
+use crate::mcp::call::{Body, Broken, Call, Caller, Outcome};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::note::Notes;
@@ -43,6 +45,8 @@ struct Shared {
     settings: Arc<Settings>,
     /// The connection, while there is one.
     links: watch::Receiver<Option<Connection>>,
+    /// Those beside it.
+    further: Arc<Links>,
     status: watch::Receiver<Status>,
     changes: watch::Receiver<Changes>,
     complaints: mpsc::Sender<Complaint>,
@@ -64,6 +68,9 @@ impl Upstream {
         let (status_sender, status) = watch::channel(Status::Starting);
         let (change_sender, changes) = watch::channel(Changes::default());
         let (complaints, complaint_receiver) = mpsc::channel(COMPLAINTS);
+        let opener = Opener::new(Arc::clone(&settings), dial, tasks.clone());
+        let opener = Arc::new(opener);
+        let further = Links::new(Arc::clone(&settings), Arc::clone(&opener));
         let board = Board {
             name: settings.name.clone(),
             links: link_sender,
@@ -81,8 +88,8 @@ impl Upstream {
         } else {
             let supervisor = Supervisor {
                 settings: Arc::clone(&settings),
-                dial,
-                tasks: tasks.clone(),
+                opener,
+                links: Arc::clone(&further),
                 board,
                 complaints: complaint_receiver,
                 memory: Memory::default(),
@@ -91,7 +98,8 @@ impl Upstream {
         }
         let turns = Arc::new(Semaphore::new(settings.limits.concurrency));
         let waiting = AtomicUsize::new(0);
-        let shared = Shared { settings, links, status, changes, complaints, turns, waiting };
+        let shared =
+            Shared { settings, links, further, status, changes, complaints, turns, waiting };
         Self { shared: Arc::new(shared) }
     }
 
@@ -113,7 +121,7 @@ impl Upstream {
     /// Lists a kind through all pages. A kind that the upstream does not declare is empty and it is not asked.
     pub async fn list(&self, kind: Kind) -> Result<Listing, Error> {
         let settings = &self.shared.settings;
-        self.with_connection(|connection| async move {
+        self.with_connection(None, |connection| async move {
             if !connection.about().has(kind.topic()) {
                 return Ok(Listing::default());
             }
@@ -128,7 +136,7 @@ impl Upstream {
         self.connection()?;
         let turn = self.turn().await?;
         let began = Instant::now();
-        let work = self.with_connection(|connection| {
+        let work = self.with_connection(Some(&call.caller), |connection| {
             let (call, settings) = (&call, &self.shared.settings);
             async move { connection.call(call, settings).await }
         });
@@ -139,27 +147,52 @@ impl Upstream {
         Ok(Called::Replied(reply))
     }
 
-    /// Does `send` over the connection; once more over the next one if it was refused unexecuted.
-    async fn with_connection<T, F>(&self, send: impl Fn(Connection) -> F) -> Result<T, Error>
+    /// Does `send` over the connection that is for this caller; once more over the next one if it was
+    /// refused unexecuted.
+    async fn with_connection<T, F>(
+        &self,
+        caller: Option<&Caller>,
+        send: impl Fn(Connection) -> F,
+    ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        let connection = self.connection()?;
-        let epoch = connection.about().epoch;
-        let failure = match send(connection).await {
+        let route = self.route(self.connection()?, caller).await?;
+        let failure = match send(route.connection()).await {
             Ok(done) => return Ok(done),
             Err(failure) => failure,
         };
-        self.complain(epoch, &failure);
+        self.blame(&route, &failure);
         if !matches!(failure, Failure::Stale(_)) {
             return Err(failure.into());
         }
-        let connection = self.connection_after(epoch).await?;
-        let epoch = connection.about().epoch;
-        send(connection).await.map_err(|failure| {
-            self.complain(epoch, &failure);
+        let main = match &route {
+            Route::Main(connection) => self.connection_after(connection.about().epoch).await?,
+            Route::Beside(_) => self.connection()?,
+        };
+        let route = self.route(main, caller).await?;
+        send(route.connection()).await.map_err(|failure| {
+            self.blame(&route, &failure);
             failure.into()
         })
+    }
+
+    /// The connection for this caller, which is `main` or one beside it.
+    async fn route(&self, main: Connection, caller: Option<&Caller>) -> Result<Route, Error> {
+        let (Connection::Wired(wired), Some(caller)) = (&main, caller) else {
+            return Ok(Route::Main(main));
+        };
+        let lease = self.shared.further.lease(wired, caller).await?;
+        Ok(lease.map_or(Route::Main(main), Route::Beside))
+    }
+
+    /// Tells whoever keeps the connection what is wrong with it.
+    fn blame(&self, route: &Route, failure: &Failure) {
+        match (route, failure) {
+            (Route::Main(connection), _) => self.complain(connection.about().epoch, failure),
+            (Route::Beside(lease), Failure::Stale(_) | Failure::Unsent(_)) => lease.spoil(),
+            (Route::Beside(_), _) => {}
+        }
     }
 
     fn connection(&self) -> Result<Connection, Error> {
@@ -252,6 +285,23 @@ impl Upstream {
             }
         })
         .boxed()
+    }
+}
+
+/// Which connection a call goes over.
+enum Route {
+    /// The one that the supervisor keeps.
+    Main(Connection),
+    /// One beside it.
+    Beside(Lease),
+}
+
+impl Route {
+    fn connection(&self) -> Connection {
+        match self {
+            Self::Main(connection) => connection.clone(),
+            Self::Beside(lease) => Connection::Wired(lease.connection.clone()),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::connection::{Introduction, Opening, error_text};
 use super::ear::{self, Ear};
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
-use crate::mcp::call::{Call, Outcome};
+use crate::mcp::call::{Call, Caller, Outcome};
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc;
@@ -37,11 +37,11 @@ pub(super) struct Dialect {
     session: Option<HeaderValue>,
 }
 
-/// The request that opens a connection.
-pub(super) fn opening() -> Outgoing {
+/// The request that opens a connection and declares these capabilities.
+pub(super) fn opening(declared: &Bytes) -> Outgoing {
     let mut params = Object::new();
     params.set("protocolVersion", json::quote(Revision::NEWEST_LEGACY.as_str()));
-    params.set("capabilities", "{}");
+    params.set("capabilities", declared.clone());
     params.set("clientInfo", super::client_info());
     // spec 2025-11-25, cancellation: `initialize` MUST NOT be cancelled.
     Outgoing { resume: true, ..Outgoing::new("initialize", params, HeaderMap::new()) }
@@ -67,6 +67,17 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
     };
     let capabilities = result.get_object("capabilities").unwrap_or_default();
     Opening::Introduced(Introduction::read(revision, &capabilities))
+}
+
+/// What is declared on behalf of a client: what it can be asked, and the extensions that it knows.
+pub fn declared(caller: &Caller) -> Bytes {
+    let mut declared = caller.abilities.declare(Revision::NEWEST_LEGACY);
+    let capabilities = Object::parse_within(super::carried(&caller.capabilities), usize::MAX);
+    let extensions = capabilities.ok().and_then(|it| it.get_bytes("extensions"));
+    if let Some(extensions) = extensions {
+        declared.set("extensions", extensions);
+    }
+    declared.to_bytes()
 }
 
 impl Dialect {

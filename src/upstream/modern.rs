@@ -31,8 +31,6 @@ use crate::rpc;
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
-/// The extension whose handles are not routed yet.
-const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// The revision that is spoken.
 const REVISION: Revision = Revision::V2026_07_28;
@@ -254,7 +252,7 @@ fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) ->
     let info = caller.and_then(|caller| caller.info.clone());
     // What a legacy client declared is about requests that this era does not have.
     let modern = caller.filter(|caller| caller.revision.era() == Era::Modern);
-    let capabilities = modern.map_or(Bytes::from_static(b"{}"), |it| carried(&it.capabilities));
+    let capabilities = modern.map_or(Bytes::from_static(b"{}"), |it| super::carried(&it.capabilities));
     context.set(meta::PROTOCOL_VERSION, json::quote(REVISION.as_str()));
     context.set(meta::CLIENT_INFO, info.unwrap_or_else(super::client_info));
     context.set(meta::CLIENT_CAPABILITIES, capabilities);
@@ -264,22 +262,6 @@ fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) ->
     headers.insert(VERSION, HeaderValue::from_static(REVISION.as_str()));
     headers.insert(METHOD, HeaderValue::from_static(method));
     Outgoing::new(method, params, headers)
-}
-
-/// A client's capabilities without what cannot be carried: the handle of a task would lead nowhere
-/// (spec, versioning, extensions: what one side does not support is not offered to the other).
-fn carried(capabilities: &Bytes) -> Bytes {
-    let Ok(mut object) = Object::parse_within(capabilities.clone(), usize::MAX) else {
-        return Bytes::from_static(b"{}");
-    };
-    let Some(mut extensions) = object.get_object("extensions") else {
-        return capabilities.clone();
-    };
-    if extensions.take(TASKS).is_none() {
-        return capabilities.clone();
-    }
-    object.set("extensions", extensions.to_bytes());
-    object.to_bytes()
 }
 
 /// Repeats the request's subject in its header, from the message that is sent.

@@ -60,17 +60,22 @@ impl Closed {
 }
 
 /// Opens the connection in this era, or in the one that the server turns out to speak.
-pub(super) async fn open(wire: &Wire, era: Option<Era>) -> Result<Opened, Closed> {
+/// A handshake declares `declared`.
+pub(super) async fn open(
+    wire: &Wire,
+    era: Option<Era>,
+    declared: &Bytes,
+) -> Result<Opened, Closed> {
     match (era, wire) {
         (Some(Era::Modern), _) => discover(wire).await,
-        (Some(Era::Legacy), _) => initialize(wire).await,
-        (None, Wire::Stdio(_)) => over_stdio(wire).await,
+        (Some(Era::Legacy), _) => initialize(wire, declared).await,
+        (None, Wire::Stdio(_)) => over_stdio(wire, declared).await,
         (None, Wire::Http(_)) => match discover(wire).await {
-            Err(Closed::AnotherEra(_)) => initialize(wire).await,
+            Err(Closed::AnotherEra(_)) => initialize(wire, declared).await,
             opened => opened,
         },
         // Nothing but the legacy era was ever spoken over it.
-        (None, Wire::Sse(_)) => initialize(wire).await,
+        (None, Wire::Sse(_)) => initialize(wire, declared).await,
     }
 }
 
@@ -107,14 +112,14 @@ fn decides_nothing(status: StatusCode) -> bool {
 
 /// Asks in both eras if need be. A late answer in the modern era still wins over a handshake that is
 /// not answered yet, or that was refused: a modern server may be slow to start.
-async fn over_stdio(wire: &Wire) -> Result<Opened, Closed> {
+async fn over_stdio(wire: &Wire, declared: &Bytes) -> Result<Opened, Closed> {
     let mut question = pin!(discover(wire));
     match tokio::time::timeout(SILENCE, &mut question).await {
-        Ok(Err(Closed::AnotherEra(_))) => return initialize(wire).await,
+        Ok(Err(Closed::AnotherEra(_))) => return initialize(wire, declared).await,
         Ok(opened) => return opened,
         Err(_) => {}
     }
-    let mut handshake = pin!(initialize(wire));
+    let mut handshake = pin!(initialize(wire, declared));
     tokio::select! {
         biased;
         answer = &mut question => match answer {
@@ -135,8 +140,8 @@ async fn discover(wire: &Wire) -> Result<Opened, Closed> {
     ask(wire, modern::opening(), modern::introduce).await
 }
 
-async fn initialize(wire: &Wire) -> Result<Opened, Closed> {
-    ask(wire, legacy::opening(), legacy::introduce).await
+async fn initialize(wire: &Wire, declared: &Bytes) -> Result<Opened, Closed> {
+    ask(wire, legacy::opening(declared), legacy::introduce).await
 }
 
 async fn ask(

@@ -7,22 +7,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::{HeaderMap, Uri};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::backoff::Backoff;
 use super::board::Board;
 use super::connection::{Connection, Wired};
-use super::courier::Courier;
-use super::dial::{Command, Dial};
 use super::ear::Ear;
-use super::pool::Pool;
-use super::probe::{self, Closed};
-use super::wire::{Failure, Wire};
-use super::{Settings, Source, Transport, http, stdio};
+use super::links::Links;
+use super::opener::{Failed, Found, Opened, Opener, Wanted};
+use super::{Settings, Sharing, Source};
 use crate::mcp::revision::Era;
 
 /// A connection that lived this long was a good one: the pauses begin anew.
@@ -35,8 +30,9 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 /// The task of one upstream.
 pub(super) struct Supervisor {
     pub(super) settings: Arc<Settings>,
-    pub(super) dial: Arc<dyn Dial>,
-    pub(super) tasks: TaskTracker,
+    pub(super) opener: Arc<Opener>,
+    /// The connections beside this one, which end with it.
+    pub(super) links: Arc<Links>,
     pub(super) board: Board,
     pub(super) complaints: mpsc::Receiver<Complaint>,
     pub(super) memory: Memory,
@@ -48,18 +44,6 @@ pub(super) struct Memory {
     epoch: u64,
     /// What an HTTP server speaks, and when it was found out. A child is asked each time it starts.
     found: Option<(Found, Instant)>,
-    pool: Option<Pool>,
-    /// Closes the pool's connections; fires after the last connection has been closed properly.
-    pool_stop: CancellationToken,
-}
-
-/// What an HTTP server speaks.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Found {
-    /// Streamable HTTP in this era.
-    Streamable(Era),
-    /// The HTTP+SSE pair.
-    Pair,
 }
 
 /// A call found that the connection does not work.
@@ -77,13 +61,6 @@ pub(super) enum Wrong {
     Stale(String),
     /// There is no way to the server.
     Unreachable(String),
-}
-
-/// Why a connection could not be opened.
-struct Failed {
-    reason: String,
-    /// What is left of the attempt.
-    wire: Option<Wire>,
 }
 
 /// What ends the life of a connection.
@@ -143,7 +120,8 @@ impl Supervisor {
             }
         }
         self.board.stopped();
-        self.memory.pool_stop.cancel();
+        self.links.close().await;
+        self.opener.close();
     }
 
     /// Looks after an open connection until something ends it.
@@ -180,148 +158,31 @@ impl Supervisor {
         }
     }
 
+    /// Opens the connection, and remembers what the server speaks. A child is asked each time it starts.
     async fn open(&mut self) -> Result<(Wired, Arc<Ear>), Failed> {
-        let settings = Arc::clone(&self.settings);
-        match &settings.source {
-            Source::Library { .. } => unreachable!("the library has no supervisor"),
-            Source::Process(command) => self.open_process(command).await,
-            Source::Http { url, headers, transport } => {
-                self.open_http(url, headers, *transport).await
-            }
-        }
-    }
-
-    /// Starts the child and finds out its era. One that ends upon the first question is started once
-    /// more for the handshake: some legacy servers do.
-    async fn open_process(&mut self, command: &Command) -> Result<(Wired, Arc<Ear>), Failed> {
-        let deadline = Instant::now() + self.settings.timeouts.startup;
-        let mut era = self.settings.era;
-        loop {
-            let child = self.dial.spawn(command).map_err(|error| Failed {
-                reason: format!("it cannot be started: {error}"),
-                wire: None,
-            })?;
-            let ear = Ear::new(self.settings.name.clone(), self.board.changes.clone());
-            let limits = &self.settings.limits;
-            let (concurrency, max) = (limits.concurrency, limits.max_message);
-            let stdio = stdio::Wire::start(child, Arc::clone(&ear), concurrency, max, &self.tasks);
-            let wire = Wire::Stdio(stdio.clone());
-            match self.begin(&wire, &ear, era, deadline).await {
-                Ok(connection) => return Ok((connection, ear)),
-                Err(Closed::Ended(_)) if era.is_none() => {
-                    wire.close().await;
-                    era = Some(Era::Legacy);
-                }
-                Err(closed) => {
-                    let junk = stdio.junk().map(|junk| format!("; {junk}")).unwrap_or_default();
-                    return Err(Failed { reason: closed.into_reason() + &junk, wire: Some(wire) });
-                }
-            }
-        }
-    }
-
-    /// Opens a connection to a server on the network, over the transport that is configured or
-    /// remembered. Where it is neither, Streamable HTTP goes first and the older pair after it.
-    async fn open_http(
-        &mut self,
-        url: &Uri,
-        headers: &HeaderMap,
-        transport: Option<Transport>,
-    ) -> Result<(Wired, Arc<Ear>), Failed> {
-        let deadline = Instant::now() + self.settings.timeouts.startup;
-        let courier = self.courier(url, headers);
-        let ear = Ear::new(self.settings.name.clone(), self.board.changes.clone());
-        let found = self.memory.found.map(|(found, _)| found);
-        let known = transport.or(match found {
-            Some(Found::Pair) => Some(Transport::Sse),
-            _ => None,
-        });
-        let opened = if known == Some(Transport::Sse) {
-            self.open_pair(&courier, &ear, None, deadline).await
-        } else {
-            let wire = Wire::Http(http::Wire::new(courier.clone(), Arc::clone(&ear)));
-            let era = self.settings.era.or(match found {
-                Some(Found::Streamable(era)) => Some(era),
-                _ => None,
-            });
-            match self.begin(&wire, &ear, era, deadline).await {
-                Ok(connection) => {
-                    let found = Found::Streamable(connection.about.era());
-                    Ok((connection, found))
-                }
-                Err(Closed::NotStreamable(tried)) if transport.is_none() => {
-                    self.open_pair(&courier, &ear, Some(&tried), deadline).await
-                }
-                Err(closed) => Err(closed),
-            }
+        let epoch = self.memory.epoch + 1;
+        let wanted = Wanted {
+            epoch,
+            found: self.memory.found.map(|(found, _)| found),
+            declared: None,
+            alone: matches!(self.settings.sharing, Sharing::Sole(_)),
+            changes: self.board.changes.clone(),
         };
-        match opened {
-            Ok((connection, found)) => {
-                self.memory.found.get_or_insert((found, Instant::now()));
+        match self.opener.open(&wanted).await {
+            Ok(Opened { connection, ear, found }) => {
+                self.memory.epoch = epoch;
+                if let Source::Http { .. } = self.settings.source {
+                    self.memory.found.get_or_insert((found, Instant::now()));
+                }
                 Ok((connection, ear))
             }
-            Err(closed) => {
-                if let Closed::AnotherEra(_) | Closed::NotStreamable(_) = closed {
+            Err(failed) => {
+                if failed.contradicts {
                     self.doubt();
                 }
-                Err(Failed { reason: closed.into_reason(), wire: None })
+                Err(failed)
             }
         }
-    }
-
-    /// Opens the HTTP+SSE pair, after `tried` if anything was.
-    async fn open_pair(
-        &mut self,
-        courier: &Courier,
-        ear: &Arc<Ear>,
-        tried: Option<&str>,
-        deadline: Instant,
-    ) -> Result<(Wired, Found), Closed> {
-        let opening = timeout_at(deadline, probe::open_pair(courier, ear, tried)).await;
-        let wire = opening.map_err(|_| self.late())??;
-        match self.begin(&wire, ear, Some(Era::Legacy), deadline).await {
-            Ok(connection) => Ok((connection, Found::Pair)),
-            Err(closed) => {
-                wire.close().await;
-                Err(closed)
-            }
-        }
-    }
-
-    /// The way to the server, over connections that outlive a conversation.
-    fn courier(&mut self, url: &Uri, headers: &HeaderMap) -> Courier {
-        let memory = &mut self.memory;
-        let pool = memory.pool.get_or_insert_with(|| {
-            let (dial, stop) = (Arc::clone(&self.dial), memory.pool_stop.clone());
-            Pool::new(dial, url.clone(), self.tasks.clone(), stop)
-        });
-        let max_message = self.settings.limits.max_message;
-        Courier::new(pool.clone(), url.clone(), headers.clone(), max_message, self.tasks.clone())
-    }
-
-    /// Opens the conversation over a wire.
-    async fn begin(
-        &mut self,
-        wire: &Wire,
-        ear: &Arc<Ear>,
-        era: Option<Era>,
-        deadline: Instant,
-    ) -> Result<Wired, Closed> {
-        let epoch = self.memory.epoch + 1;
-        let opening = async {
-            let opened = probe::open(wire, era).await?;
-            let (wire, ear) = (wire.clone(), Arc::clone(ear));
-            let begun = Wired::begin(epoch, wire, ear, opened.introduction, &opened.headers);
-            begun.await.map_err(|failure| Closed::Refused(Failure::into_reason(failure)))
-        };
-        let connection = timeout_at(deadline, opening).await.map_err(|_| self.late())??;
-        self.memory.epoch = epoch;
-        Ok(connection)
-    }
-
-    fn late(&self) -> Closed {
-        let startup = self.settings.timeouts.startup;
-        Closed::Refused(format!("it was not ready within {startup:?}"))
     }
 
     /// Forgets what the server speaks in the light of evidence against it, at most once a minute.

@@ -24,9 +24,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::dial::{Child, Command, Dial, Process, Stream};
-use super::{Called, Limits, Retry, Settings, Source, Status, Timeouts, Transport, Upstream};
+use super::{Called, Limits, Retry, Settings, Sharing, Source, Status, Timeouts, Transport, Upstream};
 use crate::json::Object;
 use crate::mcp::call::{Call, Caller, Method as CallMethod, Outcome, Reply};
+use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 
 /// One upstream and the world around it.
@@ -72,6 +73,7 @@ pub(super) fn settings(over: Over) -> Settings {
         name: "hub".parse().expect("a name"),
         source,
         era: None,
+        sharing: Sharing::Shared,
         timeouts: Timeouts {
             startup: Duration::from_secs(60),
             list: Duration::from_secs(10),
@@ -237,7 +239,8 @@ pub(super) fn call(revision: Revision) -> Call {
         subject: "t".into(),
         params: Object::parse(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"x":1}}"#)
             .expect("params"),
-        caller: Caller::plain(revision),
+        // What the kept connection is opened with, so that calls go over that one.
+        caller: Caller { abilities: Abilities::ALL, ..Caller::plain(revision) },
     }
 }
 

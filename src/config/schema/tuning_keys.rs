@@ -3,7 +3,7 @@
 use super::keys::word;
 use super::shape::{Shape, duration, size};
 use super::{Fallback, Key};
-use crate::config::tuning::{CALLS, ERAS, ITEMS, PAGES, Tuning};
+use crate::config::tuning::{CALLS, ERAS, ITEMS, PAGES, SHARINGS, Tuning};
 
 pub(super) fn defaults() -> Key {
     Key::new(
@@ -90,6 +90,15 @@ fn tuning() -> Vec<Key> {
              by asking, which costs a request or two when connecting.",
         )
         .or(word(&ERAS, &default.era)),
+        Key::new(
+            "sharing",
+            Shape::choice(&SHARINGS),
+            "Which clients share a connection, and with it a process. `shared`: all of them; a server over stdio or \
+             HTTP+SSE that has a handshake can then ask its clients nothing, since it could not say whom it asks. \
+             `client`: each client has its own, which is opened when it first calls and ends with its session: for servers \
+             that remember, and for questions over stdio. With `weir stdio` there is one client, so nothing is shared.",
+        )
+        .or(word(&SHARINGS, &default.sharing)),
         Key::new("timeouts", Shape::table(timeouts), "How long things may take.")
             .example("timeouts = { call = \"2m\", call_max = \"1h\" }"),
         Key::new("retry", Shape::table(pauses), "When to connect again."),

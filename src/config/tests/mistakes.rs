@@ -128,7 +128,7 @@ color = "red"
      --> weir.toml:3:1
       |
     3 | lazy = true
-      | ^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, timeouts, retry, limits, prompts, tools, resources, rename
+      | ^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, sharing, timeouts, retry, limits, prompts, tools, resources, rename
 
     error: log.color: no such key
      --> weir.toml:5:1

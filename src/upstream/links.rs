@@ -1,0 +1,299 @@
+//! The connections to an upstream beside the one that its supervisor keeps.
+//!
+//! A server of the legacy era decides when a conversation is opened what it may ask its client. So calls
+//! go over a conversation that was opened with what their client declared: over Streamable HTTP clients
+//! that declared the same share one; where each client has its own connection it is opened for it, and
+//! ends with it. All are opened when they are first needed.
+//!
+//! Promises: there is a bounded number of them; what nobody has used for a while is closed; several calls
+//! that need the same one open it once. Whoever stops waiting for it ends the attempt.
+//!
+//! Knows nothing of: what is called.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connection::Wired;
+use super::opener::{Found, Opener, Wanted};
+use super::{Changes, Error, Settings, Sharing, legacy};
+use crate::mcp::call::Caller;
+use crate::mcp::revision::Era;
+
+/// How many connections are held beside the first one.
+const MAX_LINKS: usize = 64;
+/// How long a connection that clients share is held for nobody.
+const SHARED_IDLE: Duration = Duration::from_mins(15);
+/// How long a client's own connection is held while it is silent; its session ends no sooner.
+const OWN_IDLE: Duration = Duration::from_mins(30);
+/// How long a server that refused a further conversation is not asked for one.
+const REFUSED: Duration = Duration::from_mins(1);
+
+/// The table of them.
+pub(super) struct Links {
+    settings: Arc<Settings>,
+    opener: Arc<Opener>,
+    table: Mutex<HashMap<Key, Arc<Slot>>>,
+    keepers: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// Which calls share a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    /// `None`: any client that declared the same.
+    client: Option<Arc<str>>,
+    declared: Bytes,
+}
+
+/// A place for one connection, and who uses it.
+struct Slot {
+    usage: Mutex<Usage>,
+    link: tokio::sync::Mutex<Option<Link>>,
+    /// Fires when its place is wanted for another.
+    evicted: CancellationToken,
+}
+
+struct Usage {
+    leases: usize,
+    idle_since: Instant,
+    /// Why a further conversation was refused, and when.
+    refused: Option<Instant>,
+}
+
+/// An open connection.
+#[derive(Clone)]
+struct Link {
+    connection: Wired,
+    /// Fires when a call has found that it does not work any more.
+    spoiled: CancellationToken,
+}
+
+/// The right to use a connection, which is not closed for idleness until it is dropped.
+pub(super) struct Lease {
+    pub(super) connection: Wired,
+    spoiled: CancellationToken,
+    _used: Used,
+}
+
+/// A use of a slot.
+struct Used(Arc<Slot>);
+
+impl Links {
+    pub(super) fn new(settings: Arc<Settings>, opener: Arc<Opener>) -> Arc<Self> {
+        let (keepers, stop) = (TaskTracker::new(), CancellationToken::new());
+        Arc::new(Self { settings, opener, table: Mutex::default(), keepers, stop })
+    }
+
+    /// The connection for this caller; `None` where `main`, the supervisor's, is the one.
+    pub(super) async fn lease(
+        self: &Arc<Self>,
+        main: &Wired,
+        caller: &Caller,
+    ) -> Result<Option<Lease>, Error> {
+        let Some(key) = self.key(main, caller) else { return Ok(None) };
+        let own = key.client.is_some();
+        let slot = match self.slot(&key) {
+            Some(slot) => slot,
+            None if own => return Err(Error::Busy { retry_after: Duration::from_secs(1) }),
+            None => return Ok(None),
+        };
+        let used = Used::begin(Arc::clone(&slot));
+        let mut place = slot.link.lock().await;
+        if let Some(link) = &*place
+            && !link.spoiled.is_cancelled()
+        {
+            return Ok(Some(Lease::new(link, used)));
+        }
+        let refused = slot.usage().refused.is_some_and(|at| at.elapsed() < REFUSED);
+        if refused && !own {
+            return Ok(None);
+        }
+        // Rare and large: it would be part of every call's future.
+        match Box::pin(self.open(main, &key)).await {
+            Ok(connection) => {
+                let link = Link { connection, spoiled: CancellationToken::new() };
+                *place = Some(link.clone());
+                drop(place);
+                let gone = match own {
+                    true => caller.client.gone.clone(),
+                    false => CancellationToken::new(),
+                };
+                let lease = Lease::new(&link, used);
+                self.keepers.spawn(Arc::clone(self).keep(key, slot, link, gone));
+                Ok(Some(lease))
+            }
+            Err(reason) if own => Err(Error::Unavailable(reason)),
+            Err(reason) => {
+                // Some servers have one conversation in all: then calls go over that one.
+                let upstream = &self.settings.name;
+                tracing::debug!(%upstream, reason, "no further conversation");
+                slot.usage().refused = Some(Instant::now());
+                Ok(None)
+            }
+        }
+    }
+
+    /// Closes all of them, and waits for that.
+    pub(super) async fn close(&self) {
+        self.stop.cancel();
+        self.keepers.close();
+        self.keepers.wait().await;
+    }
+
+    fn key(&self, main: &Wired, caller: &Caller) -> Option<Key> {
+        let is_legacy = main.about.era() == Era::Legacy;
+        let over_http = main.about.wire == "http";
+        let client = match &self.settings.sharing {
+            Sharing::Shared if is_legacy && over_http => None,
+            // One stream for all cannot say whom it asks, and a request of the newer era carries what it
+            // needs: there is nothing to be gained from another connection.
+            Sharing::Shared => return None,
+            // Requests over HTTP stand alone in the newer era: no connection is anybody's. And a single
+            // client has a child of that era to itself.
+            Sharing::Client | Sharing::Sole(_) if over_http && !is_legacy => return None,
+            Sharing::Sole(_) if !is_legacy => return None,
+            Sharing::Client | Sharing::Sole(_) => Some(Arc::clone(caller.client.id())),
+        };
+        let declared = legacy::declared(caller);
+        let is_mains = declared == self.settings.declared(!over_http);
+        let shares_main = !matches!(self.settings.sharing, Sharing::Client);
+        (!is_mains || !shares_main).then_some(Key { client, declared })
+    }
+
+    /// The slot of this key; `None` if there are too many that are in use.
+    fn slot(&self, key: &Key) -> Option<Arc<Slot>> {
+        let mut table = self.table();
+        if let Some(slot) = table.get(key) {
+            return Some(Arc::clone(slot));
+        }
+        if table.len() >= MAX_LINKS {
+            let idle = table.iter().filter_map(|(key, slot)| {
+                let usage = slot.usage();
+                (usage.leases == 0).then_some((usage.idle_since, key))
+            });
+            let longest_idle = idle.min_by_key(|(since, _)| *since).map(|(_, key)| key.clone())?;
+            if let Some(slot) = table.remove(&longest_idle) {
+                slot.evicted.cancel();
+            }
+        }
+        let slot = Arc::new(Slot {
+            usage: Mutex::new(Usage { leases: 0, idle_since: Instant::now(), refused: None }),
+            link: tokio::sync::Mutex::new(None),
+            evicted: self.stop.child_token(),
+        });
+        table.insert(key.clone(), Arc::clone(&slot));
+        Some(slot)
+    }
+
+    async fn open(&self, main: &Wired, key: &Key) -> Result<Wired, String> {
+        let found = match main.about.wire {
+            "http+sse" => Found::Pair,
+            _ => Found::Streamable(main.about.era()),
+        };
+        // What has changed is heard on the main connection.
+        let (changes, _) = watch::channel(Changes::default());
+        let wanted = Wanted {
+            epoch: main.about.epoch,
+            found: Some(found),
+            declared: Some(key.declared.clone()),
+            alone: key.client.is_some(),
+            changes,
+        };
+        let opening = self.stop.run_until_cancelled(self.opener.open(&wanted)).await;
+        match opening {
+            Some(Ok(opened)) => Ok(opened.connection),
+            Some(Err(failed)) => {
+                if let Some(wire) = failed.wire {
+                    wire.close().await;
+                }
+                Err(failed.reason)
+            }
+            None => Err("it was stopped".into()),
+        }
+    }
+
+    /// Holds a connection until it has ended, or is not wanted any more, and closes it.
+    async fn keep(
+        self: Arc<Self>,
+        key: Key,
+        slot: Arc<Slot>,
+        link: Link,
+        gone: CancellationToken,
+    ) {
+        let limit = if key.client.is_some() { OWN_IDLE } else { SHARED_IDLE };
+        let is_over = loop {
+            let idle_until = slot.usage().idle_since + limit;
+            tokio::select! {
+                () = slot.evicted.cancelled() => break false,
+                () = gone.cancelled() => break false,
+                () = link.spoiled.cancelled() => break true,
+                _ = link.connection.ended() => break true,
+                () = tokio::time::sleep_until(idle_until) => {
+                    let mut table = self.table();
+                    let usage = slot.usage();
+                    if usage.leases == 0 && usage.idle_since.elapsed() >= limit {
+                        table.remove(&key);
+                        break false;
+                    }
+                    drop(usage);
+                    slot.usage().idle_since = Instant::now();
+                }
+            }
+        };
+        link.spoiled.cancel();
+        if !is_over || gone.is_cancelled() {
+            let mut table = self.table();
+            if table.get(&key).is_some_and(|other| Arc::ptr_eq(other, &slot)) {
+                table.remove(&key);
+            }
+        }
+        match is_over {
+            true => link.connection.abandon().await,
+            false => link.connection.close().await,
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<Key, Arc<Slot>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slot {
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lease {
+    fn new(link: &Link, used: Used) -> Self {
+        let Link { connection, spoiled } = link.clone();
+        Self { connection, spoiled, _used: used }
+    }
+
+    /// The connection does not work any more: whoever comes next opens another.
+    pub(super) fn spoil(&self) {
+        self.spoiled.cancel();
+    }
+}
+
+impl Used {
+    fn begin(slot: Arc<Slot>) -> Self {
+        slot.usage().leases += 1;
+        Self(slot)
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        let mut usage = self.0.usage();
+        usage.leases -= 1;
+        usage.idle_since = Instant::now();
+    }
+}

@@ -1,0 +1,251 @@
+//! Opens connections to one upstream: the one that is kept, and further ones beside it.
+//!
+//! Promises: dropping a half-open connection ends it, its child included; each attempt takes no longer
+//! than the upstream may take to start.
+//!
+//! Knows nothing of: when a connection is wanted, and what becomes of it.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use hyper::{HeaderMap, Uri};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connection::Wired;
+use super::courier::Courier;
+use super::dial::{Command, Dial};
+use super::ear::Ear;
+use super::pool::Pool;
+use super::probe::{self, Closed};
+use super::wire::{Failure, Wire};
+use super::{Changes, Settings, Source, Transport, http, stdio};
+use crate::mcp::revision::Era;
+
+/// What all connections to one upstream are opened with.
+pub(super) struct Opener {
+    settings: Arc<Settings>,
+    dial: Arc<dyn Dial>,
+    tasks: TaskTracker,
+    /// To a server on the network, once there was something to be sent.
+    pool: OnceLock<Pool>,
+    /// Closes the pool's connections; fires after the last conversation has ended properly.
+    pool_stop: CancellationToken,
+}
+
+/// Which connection is wanted.
+pub(super) struct Wanted {
+    /// Its number.
+    pub(super) epoch: u64,
+    /// What is known of the server by now.
+    pub(super) found: Option<Found>,
+    /// The capabilities that a client declared, for a server of the legacy era; `None` for the connection
+    /// that is kept.
+    pub(super) declared: Option<Bytes>,
+    /// Whether everything that is said on it is said to one client.
+    pub(super) alone: bool,
+    /// Where news of changes go.
+    pub(super) changes: watch::Sender<Changes>,
+}
+
+/// An open connection.
+pub(super) struct Opened {
+    pub(super) connection: Wired,
+    pub(super) ear: Arc<Ear>,
+    pub(super) found: Found,
+}
+
+/// What a server speaks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Found {
+    /// A child or Streamable HTTP in this era.
+    Streamable(Era),
+    /// The HTTP+SSE pair.
+    Pair,
+}
+
+/// Why a connection could not be opened.
+pub(super) struct Failed {
+    pub(super) reason: String,
+    /// Whether it is evidence against what is known of the server.
+    pub(super) contradicts: bool,
+    /// What is left of the attempt.
+    pub(super) wire: Option<Wire>,
+}
+
+impl Opener {
+    pub(super) fn new(settings: Arc<Settings>, dial: Arc<dyn Dial>, tasks: TaskTracker) -> Self {
+        let pool_stop = CancellationToken::new();
+        Self { settings, dial, tasks, pool: OnceLock::new(), pool_stop }
+    }
+
+    /// Opens a connection. Dropping the future ends what has been begun.
+    pub(super) async fn open(&self, wanted: &Wanted) -> Result<Opened, Failed> {
+        let deadline = Instant::now() + self.settings.timeouts.startup;
+        match &self.settings.source {
+            Source::Library { .. } => unreachable!("nobody connects to the library"),
+            Source::Process(command) => self.open_process(command, wanted, deadline).await,
+            Source::Http { url, headers, transport } => {
+                let courier = self.courier(url, headers);
+                self.open_http(courier, *transport, wanted, deadline).await
+            }
+        }
+    }
+
+    /// Closes the connections that outlive conversations.
+    pub(super) fn close(&self) {
+        self.pool_stop.cancel();
+    }
+
+    /// Starts the child and finds out its era. One that ends upon the first question is started once
+    /// more for the handshake: some legacy servers do.
+    async fn open_process(
+        &self,
+        command: &Command,
+        wanted: &Wanted,
+        deadline: Instant,
+    ) -> Result<Opened, Failed> {
+        let known = wanted.found.and_then(Found::era);
+        let mut era = self.settings.era.or(known);
+        loop {
+            let child = self.dial.spawn(command).map_err(|error| Failed {
+                reason: format!("it cannot be started: {error}"),
+                contradicts: false,
+                wire: None,
+            })?;
+            let ear = self.ear(wanted);
+            let limits = &self.settings.limits;
+            let (concurrency, max) = (limits.concurrency, limits.max_message);
+            let stdio = stdio::Wire::start(child, Arc::clone(&ear), concurrency, max, &self.tasks);
+            let wire = Wire::Stdio(stdio.clone());
+            match self.begin(&wire, &ear, era, wanted, deadline).await {
+                Ok(connection) => {
+                    let found = Found::Streamable(connection.about.era());
+                    return Ok(Opened { connection, ear, found });
+                }
+                Err(Closed::Ended(_)) if era.is_none() => {
+                    wire.close().await;
+                    era = Some(Era::Legacy);
+                }
+                Err(closed) => {
+                    let junk = stdio.junk().map(|junk| format!("; {junk}")).unwrap_or_default();
+                    let reason = closed.into_reason() + &junk;
+                    return Err(Failed { reason, contradicts: false, wire: Some(wire) });
+                }
+            }
+        }
+    }
+
+    /// Opens a connection to a server on the network, over the transport that is configured or
+    /// remembered. Where it is neither, Streamable HTTP goes first and the older pair after it.
+    async fn open_http(
+        &self,
+        courier: Courier,
+        transport: Option<Transport>,
+        wanted: &Wanted,
+        deadline: Instant,
+    ) -> Result<Opened, Failed> {
+        let ear = self.ear(wanted);
+        let known = transport.or(match wanted.found {
+            Some(Found::Pair) => Some(Transport::Sse),
+            _ => None,
+        });
+        let opened = if known == Some(Transport::Sse) {
+            self.open_pair(&courier, &ear, None, wanted, deadline).await
+        } else {
+            let wire = Wire::Http(http::Wire::new(courier.clone(), Arc::clone(&ear)));
+            let era = self.settings.era.or(wanted.found.and_then(Found::era));
+            match self.begin(&wire, &ear, era, wanted, deadline).await {
+                Ok(connection) => {
+                    let found = Found::Streamable(connection.about.era());
+                    Ok((connection, found))
+                }
+                Err(Closed::NotStreamable(tried)) if transport.is_none() => {
+                    self.open_pair(&courier, &ear, Some(&tried), wanted, deadline).await
+                }
+                Err(closed) => Err(closed),
+            }
+        };
+        match opened {
+            Ok((connection, found)) => Ok(Opened { connection, ear, found }),
+            Err(closed) => {
+                let contradicts =
+                    matches!(closed, Closed::AnotherEra(_) | Closed::NotStreamable(_));
+                Err(Failed { reason: closed.into_reason(), contradicts, wire: None })
+            }
+        }
+    }
+
+    /// Opens the HTTP+SSE pair, after `tried` if anything was.
+    async fn open_pair(
+        &self,
+        courier: &Courier,
+        ear: &Arc<Ear>,
+        tried: Option<&str>,
+        wanted: &Wanted,
+        deadline: Instant,
+    ) -> Result<(Wired, Found), Closed> {
+        let opening = timeout_at(deadline, probe::open_pair(courier, ear, tried)).await;
+        let wire = opening.map_err(|_| self.late())??;
+        match self.begin(&wire, ear, Some(Era::Legacy), wanted, deadline).await {
+            Ok(connection) => Ok((connection, Found::Pair)),
+            Err(closed) => {
+                wire.close().await;
+                Err(closed)
+            }
+        }
+    }
+
+    /// Opens the conversation over a wire.
+    async fn begin(
+        &self,
+        wire: &Wire,
+        ear: &Arc<Ear>,
+        era: Option<Era>,
+        wanted: &Wanted,
+        deadline: Instant,
+    ) -> Result<Wired, Closed> {
+        let opening = async {
+            let declared = match &wanted.declared {
+                Some(declared) => declared.clone(),
+                None => self.settings.declared(!matches!(wire, Wire::Http(_))),
+            };
+            let opened = probe::open(wire, era, &declared).await?;
+            let (wire, ear) = (wire.clone(), Arc::clone(ear));
+            let begun =
+                Wired::begin(wanted.epoch, wire, ear, opened.introduction, &opened.headers);
+            begun.await.map_err(|failure| Closed::Refused(Failure::into_reason(failure)))
+        };
+        timeout_at(deadline, opening).await.map_err(|_| self.late())?
+    }
+
+    /// The way to the server, over connections that outlive a conversation.
+    fn courier(&self, url: &Uri, headers: &HeaderMap) -> Courier {
+        let pool = self.pool.get_or_init(|| {
+            let (dial, stop) = (Arc::clone(&self.dial), self.pool_stop.clone());
+            Pool::new(dial, url.clone(), self.tasks.clone(), stop)
+        });
+        let max_message = self.settings.limits.max_message;
+        Courier::new(pool.clone(), url.clone(), headers.clone(), max_message, self.tasks.clone())
+    }
+
+    fn ear(&self, wanted: &Wanted) -> Arc<Ear> {
+        Ear::new(self.settings.name.clone(), wanted.changes.clone(), wanted.alone)
+    }
+
+    fn late(&self) -> Closed {
+        let startup = self.settings.timeouts.startup;
+        Closed::Refused(format!("it was not ready within {startup:?}"))
+    }
+}
+
+impl Found {
+    fn era(self) -> Option<Era> {
+        match self {
+            Self::Streamable(era) => Some(era),
+            Self::Pair => None,
+        }
+    }
+}
