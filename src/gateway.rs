@@ -11,6 +11,7 @@ pub mod fault;
 mod first_list;
 pub mod listen;
 mod refresh;
+mod tasks;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,12 +24,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::{self, Catalog, Cursor, Filter, View};
-use crate::mcp::call::{Ask, Caller, Client, Method};
+use crate::mcp::call::{Ask, Call, Caller, Client, Method};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::policy::role::Role;
 use crate::policy::{Credentials, Policy, Principal, Refusal};
-use crate::upstream::{self, Upstream};
+use crate::upstream::{self, Called, Upstream};
 pub use asked::{Asked, Went};
 pub use fault::Fault;
 use first_list::FirstList;
@@ -44,6 +45,7 @@ pub struct Gateway {
     catalog: Arc<Catalog>,
     upstreams: HashMap<UpstreamName, Upstream>,
     first_list: FirstList,
+    tasks: tasks::Handles,
 }
 
 /// A client that was let in. Cheap to clone.
@@ -90,7 +92,8 @@ impl Gateway {
             tasks.spawn(refresh.run(stop.clone()));
         }
         let upstreams = upstreams.into_iter().map(|upstream| (upstream.name().clone(), upstream));
-        Arc::new(Self { policy, catalog, upstreams: upstreams.collect(), first_list })
+        let upstreams = upstreams.collect();
+        Arc::new(Self { policy, catalog, upstreams, first_list, tasks: tasks::Handles::new() })
     }
 
     /// Lets a client in, before a byte of its request is read.
@@ -214,6 +217,9 @@ impl Guest {
 
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
     pub async fn ask(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
+        if ask.method.is_about_a_task() {
+            return self.ask_about_task(ask, caller).await;
+        }
         let target = match self.resolve(&ask) {
             Some(target) => target,
             None => {
@@ -225,10 +231,30 @@ impl Guest {
                 target
             }
         };
-        let name = &target.upstream;
-        let upstream = &self.gateway.upstreams[name];
         let call = ask.call(&target.own, caller);
-        match upstream.call(call).await {
+        self.call(&target, call).await
+    }
+
+    /// Asks about a call that goes on, which the ask names by its handle. Whoever may not call the tool
+    /// (any more) has no such task.
+    async fn ask_about_task(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
+        let task = self.gateway.tasks.open(&self.principal, &ask.key);
+        let task = task.filter(|task| task.era == caller.revision.era());
+        let task = task.ok_or(Fault::NoSuchTask)?;
+        let target = self.view().resolve(Kind::Tool, &task.tool).ok_or(Fault::NoSuchTask)?;
+        let call = ask.call(&task.own, caller);
+        self.call(&target, call).await
+    }
+
+    async fn call(&self, target: &catalog::Target, call: Call) -> Result<Went, Fault> {
+        let name = &target.upstream;
+        let tasks_of = (call.method == Method::CallTool || call.method.is_about_a_task())
+            .then(|| call.caller.revision.era());
+        match self.gateway.upstreams[name].call(call).await {
+            Ok(Called::Replied(reply)) if tasks_of == Some(reply.era) => {
+                let reply = self.gateway.tasks.dress(&self.principal, &target.key, reply);
+                Ok(Went::Replied(reply))
+            }
             Ok(called) => Ok(Went::of(name, called)),
             Err(cause) => Err(fault(name, cause)),
         }

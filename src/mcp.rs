@@ -29,6 +29,8 @@ pub mod meta {
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
     /// The listen request that a notification belongs to.
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+    /// The task that a result or a note is about.
+    pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
     /// Upstreams that are missing from a list, in Weir's own name space.
     pub const PARTIAL: &str = "weir/partial";
 }

@@ -53,7 +53,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, Uri};
 
-use crate::json::Object;
 use crate::mcp::item::Item;
 use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
@@ -290,22 +289,3 @@ fn client_info() -> Bytes {
         concat!("{\"name\":\"weir\",\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}").as_bytes(),
     )
 }
-
-/// A client's capabilities without what cannot be carried: the handle of a task would lead nowhere
-/// (spec, versioning, extensions: what one side does not support is not offered to the other).
-fn carried(capabilities: &Bytes) -> Bytes {
-    let Ok(mut object) = Object::parse_within(capabilities.clone(), usize::MAX) else {
-        return Bytes::from_static(b"{}");
-    };
-    let Some(mut extensions) = object.get_object("extensions") else {
-        return capabilities.clone();
-    };
-    if extensions.take(TASKS).is_none() {
-        return capabilities.clone();
-    }
-    object.set("extensions", extensions.to_bytes());
-    object.to_bytes()
-}
-
-/// The extension whose handles are not routed yet.
-const TASKS: &str = "io.modelcontextprotocol/tasks";

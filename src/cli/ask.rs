@@ -111,6 +111,7 @@ fn failure(house: &House, fault: Fault) -> Failure {
             Failure::Unreachable(format!("upstream `{upstream}`: {}", plain(&cause.to_string())))
         }
         Fault::Request(text) => Failure::Usage(text),
+        Fault::NoSuchTask => Failure::Usage("there is no such task".to_owned()),
         Fault::TooBusy { .. } => Failure::Unreachable("too busy".to_owned()),
     }
 }

@@ -148,6 +148,9 @@ async fn answer(
     match Method::of(method) {
         // What is not declared is not there.
         Some(Method::Complete) if !guest.view().completions() => {}
+        // They came with 2025-11-25.
+        Some(method) if method.is_about_a_task() && caller.revision < Revision::V2025_11_25 => {}
+        Some(Method::UpdateTask) => {}
         Some(method) => return ask(guest, caller, id, method, params, max_reply).await,
         None => {}
     }
@@ -240,6 +243,8 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         Fault::NoSuchItem { kind: kind @ (Kind::Prompt | Kind::Tool | Kind::Template), key } => {
             invalid_params(&format!("Unknown {kind}: {key}"))
         }
+        // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
+        Fault::NoSuchTask => invalid_params("Task not found"),
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
     }

@@ -23,6 +23,9 @@ pub enum Fault {
         /// Under which name or URI, as the client wrote it.
         key: Box<str>,
     },
+    /// No task has this handle, or none of this client's.
+    #[error("no such task")]
+    NoSuchTask,
     /// The client may try again later.
     #[error("too busy")]
     TooBusy {

@@ -32,12 +32,28 @@ pub enum Method {
     ReadResource,
     /// `completion/complete`, about a prompt or a template
     Complete,
+    /// `tasks/get`: how a call that goes on is doing
+    GetTask,
+    /// `tasks/result`, which waits for a call that goes on; legacy era only
+    TaskResult,
+    /// `tasks/update`: answers to what a call that goes on asked; modern era only
+    UpdateTask,
+    /// `tasks/cancel`
+    CancelTask,
 }
 
 impl Method {
     /// All methods.
-    pub const ALL: [Self; 4] =
-        [Self::GetPrompt, Self::CallTool, Self::ReadResource, Self::Complete];
+    pub const ALL: [Self; 8] = [
+        Self::GetPrompt,
+        Self::CallTool,
+        Self::ReadResource,
+        Self::Complete,
+        Self::GetTask,
+        Self::TaskResult,
+        Self::UpdateTask,
+        Self::CancelTask,
+    ];
 
     /// The method's name on the wire.
     pub fn as_str(self) -> &'static str {
@@ -46,6 +62,10 @@ impl Method {
             Self::CallTool => "tools/call",
             Self::ReadResource => "resources/read",
             Self::Complete => "completion/complete",
+            Self::GetTask => "tasks/get",
+            Self::TaskResult => "tasks/result",
+            Self::UpdateTask => "tasks/update",
+            Self::CancelTask => "tasks/cancel",
         }
     }
 
@@ -60,7 +80,14 @@ impl Method {
             Self::GetPrompt | Self::CallTool => Some("name"),
             Self::ReadResource => Some("uri"),
             Self::Complete => None,
+            // SEP-2663, routing headers: the task's id.
+            Self::GetTask | Self::TaskResult | Self::UpdateTask | Self::CancelTask => Some("taskId"),
         }
+    }
+
+    /// Whether it is about a call that goes on, which its handle names.
+    pub fn is_about_a_task(self) -> bool {
+        matches!(self, Self::GetTask | Self::TaskResult | Self::UpdateTask | Self::CancelTask)
     }
 }
 
@@ -123,7 +150,7 @@ pub struct Ask {
     pub method: Method,
     /// The kind of the item.
     pub kind: Kind,
-    /// The item's public name or URI.
+    /// The item's public name or URI, or the handle of a task.
     pub key: Box<str>,
     /// The parameters as sent, but for what Weir owns in `_meta`.
     pub params: Object,
@@ -145,6 +172,9 @@ impl Ask {
             Method::GetPrompt => (Kind::Prompt, string(&params, "name")?),
             Method::CallTool => (Kind::Tool, string(&params, "name")?),
             Method::ReadResource => (Kind::Resource, string(&params, "uri")?),
+            Method::GetTask | Method::TaskResult | Method::UpdateTask | Method::CancelTask => {
+                (Kind::Tool, string(&params, "taskId")?)
+            }
             Method::Complete => {
                 let reference = params.get_object("ref");
                 let reference =
@@ -171,6 +201,8 @@ impl Ask {
                 let mut reference = params.get_object("ref").unwrap_or_default();
                 reference.set("name", json::quote(own));
                 params.set("ref", reference.to_bytes());
+            } else if self.method.is_about_a_task() {
+                params.set("taskId", json::quote(own));
             } else {
                 params.set("name", json::quote(own));
             }
@@ -184,7 +216,7 @@ impl Ask {
 pub struct Call {
     /// What is asked.
     pub method: Method,
-    /// The upstream's own name or URI of the item.
+    /// The upstream's own name or URI of the item, or id of the task.
     pub subject: Box<str>,
     /// The parameters, under the upstream's own name.
     pub params: Object,

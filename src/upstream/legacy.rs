@@ -24,6 +24,9 @@ use crate::rpc;
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
+/// The extension of the modern era for calls that go on.
+const TASKS: &str = "io.modelcontextprotocol/tasks";
+
 /// The longest session id that is taken.
 const MAX_SESSION_BYTES: usize = 4 * 1024;
 
@@ -72,10 +75,14 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
 /// What is declared on behalf of a client: what it can be asked, and the extensions that it knows.
 pub fn declared(caller: &Caller) -> Bytes {
     let mut declared = caller.abilities.declare(Revision::NEWEST_LEGACY);
-    let capabilities = Object::parse_within(super::carried(&caller.capabilities), usize::MAX);
-    let extensions = capabilities.ok().and_then(|it| it.get_bytes("extensions"));
-    if let Some(extensions) = extensions {
-        declared.set("extensions", extensions);
+    let capabilities = Object::parse_within(caller.capabilities.clone(), usize::MAX);
+    let extensions = capabilities.ok().and_then(|it| it.get_object("extensions"));
+    if let Some(mut extensions) = extensions {
+        // The tasks of this era are others.
+        extensions.take(TASKS);
+        if !extensions.is_empty() {
+            declared.set("extensions", extensions.to_bytes());
+        }
     }
     declared.to_bytes()
 }

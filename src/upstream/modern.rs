@@ -252,7 +252,7 @@ fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) ->
     let info = caller.and_then(|caller| caller.info.clone());
     // What a legacy client declared is about requests that this era does not have.
     let modern = caller.filter(|caller| caller.revision.era() == Era::Modern);
-    let capabilities = modern.map_or(Bytes::from_static(b"{}"), |it| super::carried(&it.capabilities));
+    let capabilities = modern.map_or(Bytes::from_static(b"{}"), |it| it.capabilities.clone());
     context.set(meta::PROTOCOL_VERSION, json::quote(REVISION.as_str()));
     context.set(meta::CLIENT_INFO, info.unwrap_or_else(super::client_info));
     context.set(meta::CLIENT_CAPABILITIES, capabilities);

@@ -63,7 +63,12 @@ impl Prompts {
         let result = match call.method {
             Method::GetPrompt => self.get(call),
             Method::Complete => self.complete(call),
-            Method::CallTool | Method::ReadResource => Err("the library has prompts only".into()),
+            Method::CallTool
+            | Method::ReadResource
+            | Method::GetTask
+            | Method::TaskResult
+            | Method::UpdateTask
+            | Method::CancelTask => Err("the library has prompts only".into()),
         };
         let outcome = match result {
             Ok(result) => Outcome::Result(Body::Whole(result)),

@@ -1,0 +1,187 @@
+//! Handles of tasks: an upstream's own id for work that goes on, in a form that leads back to it.
+//!
+//! A handle is sealed: it holds the tool that the task is of, the era in which it was begun and the
+//! upstream's id, and opens only for the principal that it was given to. There is no table to fill, so
+//! tasks may be as many and live as long as their upstreams like.
+//!
+//! Promises: nobody can guess a handle, read one, or use somebody else's; whoever may not call the tool
+//! any more cannot ask about its tasks either. Handles are good for the life of the process.
+//!
+//! Knows nothing of: what a task is, and how it is doing.
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+
+use crate::json::{self, Object};
+use crate::mcp::call::{Body, Outcome, Reply};
+use crate::mcp::meta;
+use crate::mcp::revision::Era;
+use crate::policy::Principal;
+
+/// The longest handle that is looked at, in characters.
+const MAX_HANDLE: usize = 4 * 1024;
+
+/// What handles are sealed with.
+pub(super) struct Handles {
+    key: LessSafeKey,
+}
+
+/// What a handle leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Task {
+    /// The tool's public name.
+    pub(super) tool: Box<str>,
+    /// The era in which it was begun: the two know tasks of different shapes.
+    pub(super) era: Era,
+    /// The upstream's own id.
+    pub(super) own: Box<str>,
+}
+
+impl Handles {
+    /// Handles of this process.
+    pub(super) fn new() -> Self {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).expect("the system has random numbers");
+        let key = UnboundKey::new(&AES_256_GCM, &key).expect("a key of the algorithm's length");
+        Self { key: LessSafeKey::new(key) }
+    }
+
+    fn seal(&self, principal: &Principal, task: &Task) -> String {
+        let mut nonce = [0; NONCE_LEN];
+        getrandom::fill(&mut nonce).expect("the system has random numbers");
+        let era = match task.era {
+            Era::Legacy => "0",
+            Era::Modern => "1",
+        };
+        let text = [era.as_bytes(), &json::quote(&task.tool), b",", &json::quote(&task.own)];
+        let mut sealed = text.concat();
+        let aad = Aad::from(principal.name.as_bytes());
+        self.key
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut sealed)
+            .expect("a text this short can be sealed");
+        URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat())
+    }
+
+    /// What this principal's handle leads to; `None` if it is not one, or somebody else's.
+    pub(super) fn open(&self, principal: &Principal, handle: &str) -> Option<Task> {
+        if handle.len() > MAX_HANDLE {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(handle).ok()?;
+        let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let mut sealed = sealed.to_vec();
+        let aad = Aad::from(principal.name.as_bytes());
+        let text = std::str::from_utf8(self.key.open_in_place(nonce, aad, &mut sealed).ok()?);
+        let text = text.ok()?;
+        let era = match text.as_bytes().first()? {
+            b'0' => Era::Legacy,
+            _ => Era::Modern,
+        };
+        let parts = json::elements(&format!("[{}]", &text[1..]).into())?;
+        let part = |at: usize| {
+            let text = std::str::from_utf8(parts.get(at)?).ok()?;
+            json::decode_string(text).map(Box::<str>::from)
+        };
+        Some(Task { tool: part(0)?, era, own: part(1)? })
+    }
+
+    /// Puts a handle wherever a reply names a task of `tool`: in a task itself, in what announces a new
+    /// one, and in a result's relation to one. A reply that still arrives is too large to be any of
+    /// these but a result, and passes as it is.
+    pub(super) fn dress(&self, principal: &Principal, tool: &str, reply: Reply) -> Reply {
+        let Reply { era, outcome: Outcome::Result(Body::Whole(text)) } = reply else {
+            return reply;
+        };
+        let handle = |own: &str| {
+            let task = Task { tool: tool.into(), era, own: own.into() };
+            json::quote(&self.seal(principal, &task))
+        };
+        let dressed = dressed(&text, handle).unwrap_or(text);
+        Reply { era, outcome: Outcome::Result(Body::Whole(dressed)) }
+    }
+}
+
+/// The result with handles in place of ids; `None` if it has none.
+fn dressed(text: &Bytes, handle: impl Fn(&str) -> Bytes) -> Option<Bytes> {
+    let mut result = Object::parse_within(text.clone(), usize::MAX).ok()?;
+    let mut changed = replace(&mut result, &handle);
+    if let Some(mut task) = result.get_object("task")
+        && replace(&mut task, &handle)
+    {
+        result.set("task", task.to_bytes());
+        changed = true;
+    }
+    if let Some(mut meta) = result.get_object("_meta")
+        && let Some(mut related) = meta.get_object(meta::RELATED_TASK)
+        && replace(&mut related, &handle)
+    {
+        meta.set(meta::RELATED_TASK, related.to_bytes());
+        result.set("_meta", meta.to_bytes());
+        changed = true;
+    }
+    changed.then(|| result.to_bytes())
+}
+
+fn replace(object: &mut Object, handle: impl Fn(&str) -> Bytes) -> bool {
+    let own = object.get_string("taskId").map(|own| handle(&own));
+    let found = own.is_some();
+    if let Some(handle) = own {
+        object.set("taskId", handle);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn principal(name: &str) -> Principal {
+        Principal { name: name.into(), role: "local".into() }
+    }
+
+    fn task() -> Task {
+        Task { tool: "hub__\"x\"".into(), era: Era::Modern, own: "t,1".into() }
+    }
+
+    #[test]
+    fn a_handle_opens_for_whom_it_was_given_to_and_for_nobody_else() {
+        let (handles, alice) = (Handles::new(), principal("alice"));
+        let handle = handles.seal(&alice, &task());
+        assert_eq!(handles.open(&alice, &handle), Some(task()));
+        assert_ne!(handles.seal(&alice, &task()), handle, "no two are alike");
+        assert_eq!(handles.open(&principal("bob"), &handle), None);
+        assert_eq!(Handles::new().open(&alice, &handle), None, "of another process");
+        for bad in ["", "x", "t,1", &handle[1..], &handle[..handle.len() - 1]] {
+            assert_eq!(handles.open(&alice, bad), None, "{bad}");
+        }
+        assert_eq!(handles.open(&alice, &"A".repeat(MAX_HANDLE + 1)), None);
+    }
+
+    #[test]
+    fn every_place_that_names_a_task_gets_the_handle_and_all_else_stays() {
+        let handle = |own: &str| json::quote(&format!("<{own}>"));
+        for (text, expected) in [
+            (r#"{"content":[{"taskId":"t"}], "n":1e400}"#, None),
+            (r#"{"taskId":7}"#, None),
+            (
+                r#"{"resultType":"task","taskId":"t","ttlMs":1.0}"#,
+                Some(r#"{"resultType":"task","taskId":"<t>","ttlMs":1.0}"#),
+            ),
+            (
+                r#"{"task":{"taskId":"t","status":"working"},"_meta":{"a":1}}"#,
+                Some(r#"{"task":{"taskId":"<t>","status":"working"},"_meta":{"a":1}}"#),
+            ),
+            (
+                r#"{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}"#,
+                Some(
+                    r#"{"content":[],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"<t>"}}}"#,
+                ),
+            ),
+        ] {
+            assert_eq!(dressed(&text.into(), handle).as_deref(), expected.map(str::as_bytes), "{text}");
+        }
+    }
+}
