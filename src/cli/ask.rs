@@ -111,7 +111,9 @@ fn failure(house: &House, fault: Fault) -> Failure {
             Failure::Unreachable(format!("upstream `{upstream}`: {}", plain(&cause.to_string())))
         }
         Fault::Request(text) => Failure::Usage(text),
-        Fault::TooBusy { .. } => Failure::Unreachable("too busy".to_owned()),
+        Fault::TooBusy { .. } | Fault::TooManyWaiting => {
+            Failure::Unreachable("too busy".to_owned())
+        }
     }
 }
 

@@ -260,6 +260,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
             invalid_params(&format!("Unknown {kind}: {key}"))
         }
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
+        Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
     }
 }

@@ -19,13 +19,13 @@ use tokio::time::timeout;
 use super::answer::Refused;
 use super::beside::Say;
 use super::encode::{self, own_code};
-use super::session::new_id;
 use crate::json::{self, Object};
 use crate::mcp::name::UpstreamName;
-use crate::mcp::question::{Answered, Question, Subject};
+use crate::mcp::question::{Answered, Question};
 use crate::mcp::revision::Revision;
 use crate::rpc::pending::{Pending, Ticket};
 use crate::rpc::{self, Answer, Id, Outcome, code};
+use crate::secret;
 
 /// The open questions of one conversation. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -92,13 +92,13 @@ impl Asking {
 
     /// A question's parameters as this revision wants them.
     fn dressed(&self, question: &Question) -> Bytes {
-        let is_url = question.subject == Subject::Elicitation
-            && question.params.get("mode") == Some("\"url\"");
         // Spec 2025-11-25, elicitation: one to visit a URL MUST have an id; later revisions have none.
-        if is_url && self.revision == Revision::V2025_11_25 && !question.params.has(ELICITATION_ID)
+        if question.is_visit()
+            && self.revision == Revision::V2025_11_25
+            && !question.params.has(ELICITATION_ID)
         {
             let mut params = question.params.clone();
-            params.set(ELICITATION_ID, json::quote(&new_id()));
+            params.set(ELICITATION_ID, json::quote(&secret::unguessable()));
             return params.to_bytes();
         }
         question.params.to_bytes()

@@ -53,6 +53,14 @@ pub struct Question {
     pub params: Object,
 }
 
+impl Question {
+    /// Whether it sends the user to a URL.
+    pub fn is_visit(&self) -> bool {
+        let mode = self.params.get_string("mode");
+        self.subject == Subject::Elicitation && mode.as_deref() == Some("url")
+    }
+}
+
 /// What a client answered to a question: a result, or an error object.
 #[derive(Debug, Clone)]
 pub struct Answered {
@@ -88,6 +96,16 @@ impl Abilities {
         form: true,
         url: true,
         roots: true,
+    };
+
+    /// URLs to visit, and nothing else.
+    pub const URL: Self = Self {
+        sampling: false,
+        sampling_tools: false,
+        sampling_context: false,
+        form: false,
+        url: true,
+        roots: false,
     };
 
     /// Reads a client's capabilities.
@@ -192,7 +210,7 @@ impl Abilities {
                 lacks.then_some(Self { sampling: true, sampling_tools: tools, ..none })
             }
             Subject::Elicitation => {
-                let url = question.params.get("mode") == Some("\"url\"");
+                let url = question.is_visit();
                 let needs = Self { form: !url, url, ..none };
                 let lacks = if url { !self.url } else { !self.form };
                 lacks.then_some(needs)
@@ -261,6 +279,7 @@ mod tests {
             (Subject::Sampling, r#"{"tools":[]}"#, Abilities { sampling_tools: false, ..all }),
             (Subject::Elicitation, "{}", Abilities { form: false, ..all }),
             (Subject::Elicitation, r#"{"mode":"url"}"#, Abilities { url: false, ..all }),
+            (Subject::Elicitation, r#"{"mode":"\u0075rl"}"#, Abilities { url: false, ..all }),
             (Subject::Roots, "{}", Abilities { roots: false, ..all }),
         ] {
             let question = question(subject, params);
