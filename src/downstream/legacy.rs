@@ -38,7 +38,7 @@ pub(super) struct Peer {
     /// What was negotiated.
     pub(super) revision: Revision,
     info: Option<Bytes>,
-    capabilities: Object,
+    capabilities: Bytes,
     /// What it can be asked, in this revision.
     abilities: Abilities,
     pub(super) client: Client,
@@ -71,7 +71,7 @@ pub(super) fn initialize(
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
         abilities,
-        capabilities: abilities.restrict(capabilities),
+        capabilities: capabilities.to_bytes(),
         client,
         questions: Questions::default(),
     };
@@ -125,7 +125,7 @@ pub(super) fn serve(
     let caller = Caller {
         revision: peer.revision,
         info: peer.info.clone(),
-        capabilities: abilities.restrict(peer.capabilities.clone()).to_bytes(),
+        capabilities: peer.capabilities.clone(),
         abilities,
         client: peer.client.clone(),
         notes,
@@ -193,8 +193,13 @@ async fn ask(
     let reply = loop {
         match went.map_err(|fault| refuse(&fault))? {
             Went::Replied(reply) => break reply,
-            Went::Asks(asked) => {
-                let answers = asking.ask(asked.upstream(), asked.questions()).await?;
+            Went::Asks(mut asked) => {
+                let questions = asked.questions().to_vec();
+                let answers = tokio::select! {
+                    biased;
+                    answers = asking.ask(&questions) => answers?,
+                    () = asked.overtaken() => Vec::new(),
+                };
                 went = asked.answer(answers, caller.clone()).await;
             }
         }

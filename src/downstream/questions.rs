@@ -13,14 +13,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use hyper::StatusCode;
-use tokio::time::timeout;
 
 use super::answer::Refused;
 use super::beside::Say;
-use super::encode::{self, own_code};
+use super::encode;
 use crate::json::{self, Object};
-use crate::mcp::name::UpstreamName;
 use crate::mcp::question::{Answered, Question};
 use crate::mcp::revision::Revision;
 use crate::rpc::pending::{Pending, Ticket};
@@ -68,26 +65,16 @@ impl Questions {
 }
 
 impl Asking {
-    /// Asks all of `questions` at a time and waits for their answers.
-    pub(super) async fn ask(
-        &self,
-        upstream: &UpstreamName,
-        questions: &[Question],
-    ) -> Result<Vec<Answered>, Refused> {
+    /// Asks all of `questions` at a time and waits for their answers, as long as it takes. Dropping the future
+    /// takes back what has not been answered.
+    pub(super) async fn ask(&self, questions: &[Question]) -> Result<Vec<Answered>, Refused> {
         let open: Vec<_> =
             questions.iter().map(|_| self.questions.open(&self.say)).collect::<Result<_, _>>()?;
         let answers = questions.iter().zip(open).map(|(question, open)| async {
             let outcome = open.ask(question.subject.method(), &self.dressed(question)).await;
             Answered { key: question.key.clone(), outcome }
         });
-        let answers = timeout(MAX_WAIT, join_all(answers)).await;
-        answers.map_err(|_| {
-            let text = format!(
-                "the client was asked for something by upstream {upstream} and did not answer within {} s",
-                MAX_WAIT.as_secs()
-            );
-            Refused::new(StatusCode::OK, own_code::TIMED_OUT, text)
-        })
+        Ok(join_all(answers).await)
     }
 
     /// A question's parameters as this revision wants them.
@@ -146,5 +133,3 @@ const ELICITATION_ID: &str = "elicitationId";
 const MAX_OPEN: usize = 64;
 /// When a call that would ask more may be sent again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a user may take to answer: as long as a call may take at most.
-const MAX_WAIT: Duration = Duration::from_secs(600);

@@ -139,24 +139,6 @@ impl Abilities {
         abilities
     }
 
-    /// The capabilities with these abilities in place of those that they declare; as they are if it is
-    /// the same.
-    pub fn restrict(self, mut capabilities: Object) -> Object {
-        if Self::read(&capabilities) == self {
-            return capabilities;
-        }
-        let declared = self.declare(Revision::NEWEST);
-        for member in ["sampling", "elicitation", "roots"] {
-            match declared.get_bytes(member) {
-                Some(value) => capabilities.set(member, value),
-                None => {
-                    capabilities.take(member);
-                }
-            }
-        }
-        capabilities
-    }
-
     /// All that is in either.
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -249,24 +231,16 @@ mod tests {
 
     #[test]
     fn a_client_cannot_be_asked_for_what_its_revision_does_not_know() {
-        let declared =
-            r#"{"sampling":{"tools":{}},"elicitation":{"url":{}},"roots":{},"x":{"y":1.0}}"#;
+        let declared = r#"{"sampling":{"tools":{}},"elicitation":{"url":{}},"roots":{}}"#;
         for (revision, expected) in [
-            (Revision::V2024_11_05, r#"{"sampling":{},"roots":{},"x":{"y":1.0}}"#),
-            (Revision::V2025_03_26, r#"{"sampling":{},"roots":{},"x":{"y":1.0}}"#),
-            (
-                Revision::V2025_06_18,
-                r#"{"sampling":{},"elicitation":{"form":{}},"roots":{},"x":{"y":1.0}}"#,
-            ),
+            (Revision::V2024_11_05, r#"{"sampling":{},"roots":{}}"#),
+            (Revision::V2025_03_26, r#"{"sampling":{},"roots":{}}"#),
+            (Revision::V2025_06_18, r#"{"sampling":{},"elicitation":{"form":{}},"roots":{}}"#),
             (Revision::V2025_11_25, declared),
         ] {
             let abilities = Abilities::read_in(revision, &object(declared));
-            let restricted = abilities.restrict(object(declared));
-            assert_eq!(restricted.to_bytes(), expected, "{revision}");
-            assert_eq!(Abilities::read(&restricted), abilities, "{revision}");
+            assert_eq!(abilities.declare(Revision::NEWEST).to_bytes(), expected, "{revision}");
         }
-        let none = Abilities::default().restrict(object(declared));
-        assert_eq!(none.to_bytes(), r#"{"x":{"y":1.0}}"#);
     }
 
     #[test]
