@@ -16,8 +16,9 @@ use crate::json::Object;
 use crate::mcp::call::{Ask, Caller, Method, Outcome};
 use crate::mcp::code;
 use crate::mcp::note::{NoteStream, Notes};
-use crate::mcp::question::{Question, Subject};
+use crate::mcp::question::{Abilities, Question, Subject};
 use crate::mcp::revision::Revision;
+use crate::upstream;
 
 /// The largest result that is read.
 const MAX_RESULT_BYTES: usize = 64 << 20;
@@ -109,6 +110,9 @@ fn failure(house: &House, key: &str, fault: Fault) -> Failure {
             Err(failure) => failure,
             Ok(_) => Failure::Unreachable(format!("the {kind} `{key}` comes and goes")),
         },
+        Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
+            unanswerable(key, wanted(lacking))
+        }
         Fault::Upstream { upstream, cause } => {
             Failure::Unreachable(format!("upstream `{upstream}`: {}", plain(&cause.to_string())))
         }
@@ -145,6 +149,16 @@ fn question(key: &str, question: Option<&Question>) -> Failure {
     unanswerable(key, &format!("{what}{words}"))
 }
 
+/// What a question takes, in words.
+fn wanted(lacking: Abilities) -> &'static str {
+    match lacking {
+        Abilities { sampling: true, .. } => "for a text from its model",
+        Abilities { roots: true, .. } => "for its folders",
+        Abilities { url: true, .. } => "to send its user to a URL",
+        _ => "something",
+    }
+}
+
 /// What a result asks first.
 fn first_question(result: &Object) -> Option<Question> {
     let requests = result.get_object("inputRequests")?;
@@ -155,5 +169,7 @@ fn first_question(result: &Object) -> Option<Question> {
 }
 
 fn unanswerable(key: &str, what: &str) -> Failure {
-    Failure::Answered(format!("{key}: it asks its client {what}, which the command line cannot answer"))
+    Failure::Answered(format!(
+        "{key}: it asks its client {what}, which the command line cannot answer"
+    ))
 }

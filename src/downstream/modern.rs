@@ -27,6 +27,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{Id, Request, code};
+use crate::upstream;
 pub(super) use listening::Listening;
 
 /// What a request becomes.
@@ -335,6 +336,9 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         }
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
         Fault::TooManyWaiting => encode::too_many_waiting(),
+        Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
+            input::undeclared(*lacking)
+        }
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
     }
 }

@@ -46,7 +46,7 @@ impl Asked {
 
     /// Waits until the answers are no longer wanted; [`Asked::answer`] without any then tells why. Cancel-safe.
     pub async fn overtaken(&mut self) {
-        std::future::pending().await
+        self.asks.overtaken().await;
     }
 
     /// Goes on with the answers; those that are missing will be asked for again.

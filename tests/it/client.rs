@@ -293,7 +293,7 @@ impl Exchange<'_> {
                 Wired::Stdio(stdio) => stdio.stray().await.map(string),
             }
         };
-        let question = tokio::time::timeout(PATIENCE, question).await;
+        let question = tokio::time::timeout(PATIENCE * 10, question).await;
         question.expect("a question in time").expect("the stream is open")
     }
 

@@ -6,13 +6,14 @@ mod parking;
 use weir::json::Object;
 use weir::rpc::{self, Id};
 
-use crate::cell::{Cell, LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Wire};
+use crate::cell::{Cell, Side, Wire};
 use crate::client::{Client, Exchange, Reply, object, string};
 use crate::upstream::{Call, Held, Upstream};
-use crate::world::{World, everywhere, hub, settle};
+use crate::world::{everywhere, hub};
 
 /// Everything that a client can declare.
-const ALL: &str = r#"{"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
+const ALL: &str =
+    r#"{"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
 
 /// What may ask, and its item.
 const ITEMS: [(&str, &str); 3] = [
@@ -71,7 +72,7 @@ struct Talk<'a> {
     client: &'a Client,
     item: (&'static str, &'static str),
     exchange: Exchange<'a>,
-    /// Of the last round.
+    /// Of the last round, as it came.
     state: Option<String>,
 }
 
@@ -101,7 +102,9 @@ impl<'a> Talk<'a> {
         }
         let mut questions = Vec::new();
         for _ in 0..count {
-            let message = object(&self.exchange.question().await);
+            let message = self.exchange.question().await;
+            assert!(message.contains("\"method\":"), "no question: {message}");
+            let message = object(&message);
             questions.push(Put {
                 key: message.get("id").expect("an id").to_owned(),
                 method: message.get_string("method").expect("a method").into(),
@@ -128,7 +131,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// The questions of a reply, and its state.
+/// The questions of a reply, and its state as it came.
 fn read_questions(reply: &Reply) -> (Vec<Put>, String) {
     let result = object(reply.result());
     assert_eq!(result.get("resultType"), Some(r#""input_required""#), "{reply:?}");
@@ -141,7 +144,7 @@ fn read_questions(reply: &Reply) -> (Vec<Put>, String) {
             params: request.get("params").expect("params").to_owned(),
         }
     };
-    let state = result.get_string("requestState").expect("a state").into();
+    let state = result.get("requestState").expect("a state").to_owned();
     (requests.keys().map(put).collect(), state)
 }
 
@@ -151,7 +154,7 @@ fn retry(item: (&str, &str), state: &str, answers: &[(&str, &str)]) -> String {
         answers.iter().map(|(key, answer)| format!(r#""{key}":{answer}"#)).collect();
     let item = item.1;
     let answers = answers.join(",");
-    format!(r#"{{{item},"inputResponses":{{{answers}}},"requestState":"{state}"}}"#)
+    format!(r#"{{{item},"inputResponses":{{{answers}}},"requestState":{state}}}"#)
 }
 
 // === The upstream's side ===
