@@ -15,9 +15,9 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::downstream::Door;
 use crate::gateway::Gateway;
+use crate::mcp::call::Caller;
 use crate::policy::Policy;
 use crate::upstream::Upstream;
-use crate::mcp::call::Caller;
 use crate::upstream::dial::Dial;
 
 pub(crate) use settings::{naming, rules};

@@ -13,6 +13,7 @@
 
 mod answer;
 mod batch;
+mod beside;
 mod calls;
 mod conversation;
 mod encode;
@@ -24,6 +25,7 @@ mod meta;
 mod modern;
 mod modern_headers;
 pub mod origin;
+mod questions;
 mod session;
 pub mod stdio;
 mod streams;
@@ -39,9 +41,9 @@ use tokio_util::task::TaskTracker;
 use crate::gateway::Gateway;
 use era::Versions;
 use http::pair::Pairs;
+pub use introduction::introduction;
 use origin::{AllowedHost, Origin};
 use session::Sessions;
-pub use introduction::introduction;
 use streams::Streams;
 
 /// What the front doors are made with.

@@ -10,7 +10,9 @@ mod asked;
 pub mod fault;
 mod first_list;
 pub mod listen;
+mod parking;
 mod refresh;
+mod rounds;
 mod tasks;
 
 use std::collections::HashMap;
@@ -29,12 +31,15 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::policy::role::Role;
 use crate::policy::{Credentials, Policy, Principal, Refusal};
-use crate::upstream::{self, Called, Upstream};
+use crate::upstream::{self, Upstream};
 pub use asked::{Asked, Went};
 pub use fault::Fault;
 use first_list::FirstList;
 pub use listen::Listen;
+use parking::Parking;
 use refresh::Refresh;
+pub use rounds::Round;
+use tasks::{Dressing, Handles};
 
 /// How long a list may be kept where no upstream says less. Changes are told of anyway.
 const LIST_TTL: Duration = Duration::from_secs(60);
@@ -45,7 +50,9 @@ pub struct Gateway {
     catalog: Arc<Catalog>,
     upstreams: HashMap<UpstreamName, Upstream>,
     first_list: FirstList,
-    tasks: tasks::Handles,
+    /// Calls that wait for clients without a conversation.
+    parking: Parking<Asked>,
+    handles: Arc<Handles>,
 }
 
 /// A client that was let in. Cheap to clone.
@@ -93,7 +100,12 @@ impl Gateway {
         }
         let upstreams = upstreams.into_iter().map(|upstream| (upstream.name().clone(), upstream));
         let upstreams = upstreams.collect();
-        Arc::new(Self { policy, catalog, upstreams, first_list, tasks: tasks::Handles::new() })
+        let (parking, handles) = (Parking::new(), Arc::new(Handles::new()));
+        let gateway = Self { policy, catalog, upstreams, first_list, parking, handles };
+        let gateway = Arc::new(gateway);
+        let (parking, stop) = (Arc::clone(&gateway), stop.clone());
+        tasks.spawn(async move { parking.parking.sweep(&stop).await });
+        gateway
     }
 
     /// Lets a client in, before a byte of its request is read.
@@ -220,25 +232,35 @@ impl Guest {
         if ask.method.is_about_a_task() {
             return self.ask_about_task(ask, caller).await;
         }
-        let target = match self.resolve(&ask) {
-            Some(target) => target,
-            None => {
-                // Just after the start the owner may not have been listed yet.
-                self.settle().await;
-                let Some(target) = self.resolve(&ask) else {
-                    return Err(Fault::NoSuchItem { kind: ask.kind, key: ask.key });
-                };
-                target
-            }
-        };
+        let target = self.find(&ask).await?;
+        self.send(&target, ask, caller).await
+    }
+
+    /// The item that is asked for, if the guest may reach it.
+    async fn find(&self, ask: &Ask) -> Result<Arc<catalog::Target>, Fault> {
+        if let Some(target) = self.resolve(ask) {
+            return Ok(target);
+        }
+        // Just after the start the owner may not have been listed yet.
+        self.settle().await;
+        let missing = || Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() };
+        self.resolve(ask).ok_or_else(missing)
+    }
+
+    async fn send(
+        &self,
+        target: &catalog::Target,
+        ask: Ask,
+        caller: Caller,
+    ) -> Result<Went, Fault> {
         let call = ask.call(&target.own, caller);
-        self.call(&target, call).await
+        self.call(target, call).await
     }
 
     /// Asks about a call that goes on, which the ask names by its handle. Whoever may not call the tool
     /// (any more) has no such task.
     async fn ask_about_task(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
-        let task = self.gateway.tasks.open(&self.principal, &ask.key);
+        let task = self.gateway.handles.open(&self.principal, &ask.key);
         let task = task.filter(|task| task.era == caller.revision.era());
         let task = task.ok_or(Fault::NoSuchTask)?;
         let target = self.view().resolve(Kind::Tool, &task.tool).ok_or(Fault::NoSuchTask)?;
@@ -248,14 +270,15 @@ impl Guest {
 
     async fn call(&self, target: &catalog::Target, call: Call) -> Result<Went, Fault> {
         let name = &target.upstream;
-        let tasks_of = (call.method == Method::CallTool || call.method.is_about_a_task())
-            .then(|| call.caller.revision.era());
+        let may_name_a_task = call.method == Method::CallTool || call.method.is_about_a_task();
+        let dressing = may_name_a_task.then(|| Dressing {
+            handles: Arc::clone(&self.gateway.handles),
+            principal: self.principal.clone(),
+            tool: target.key.clone(),
+            era: call.caller.revision.era(),
+        });
         match self.gateway.upstreams[name].call(call).await {
-            Ok(Called::Replied(reply)) if tasks_of == Some(reply.era) => {
-                let reply = self.gateway.tasks.dress(&self.principal, &target.key, reply);
-                Ok(Went::Replied(reply))
-            }
-            Ok(called) => Ok(Went::of(name, called)),
+            Ok(called) => Ok(Went::of(name, dressing, called)),
             Err(cause) => Err(fault(name, cause)),
         }
     }

@@ -34,8 +34,10 @@ mod opener;
 mod pool;
 mod probe;
 mod prompts;
+mod questions;
 mod reference;
 mod reply;
+mod rounds;
 mod sse;
 mod stdio;
 mod supervisor;
@@ -53,6 +55,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, Uri};
 
+use crate::json::Object;
+use crate::mcp::call::Caller;
 use crate::mcp::item::Item;
 use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
@@ -62,7 +66,6 @@ use dial::Command;
 
 pub use asks::{Asks, Called};
 pub use handle::Upstream;
-pub use legacy::declared;
 
 /// What an upstream runs on.
 #[derive(Debug, Clone)]
@@ -153,6 +156,8 @@ pub struct Timeouts {
     pub call_max: Duration,
     /// Whether progress begins `call` anew.
     pub reset_on_progress: bool,
+    /// How long a call's first question waits for further ones.
+    pub gather: Duration,
 }
 
 impl Default for Timeouts {
@@ -163,6 +168,7 @@ impl Default for Timeouts {
             call: Duration::from_secs(60),
             call_max: Duration::from_mins(10),
             reset_on_progress: true,
+            gather: Duration::from_millis(5),
         }
     }
 }
@@ -263,7 +269,8 @@ pub enum Error {
     /// Not connected, or turned away unheard. Nothing was executed.
     #[error("not connected: {0}")]
     Unavailable(String),
-    /// Too many calls are under way. Nothing was sent.
+    /// Too many calls are under way, and nothing was sent; or too many wait for their clients' answers, and
+    /// the call that was to be one more was cancelled.
     #[error("too many calls under way")]
     Busy {
         /// When to try again.
@@ -278,6 +285,10 @@ pub enum Error {
     /// The reply is larger than this many bytes.
     #[error("a message of more than {0} bytes")]
     TooLarge(usize),
+    /// The upstream asked for what the client did not declare that it can be asked for: this. The call was
+    /// cancelled.
+    #[error("it asks for what the client did not declare")]
+    Undeclared(Abilities),
     /// The upstream broke the protocol.
     #[error("{0}")]
     Protocol(String),
@@ -289,3 +300,27 @@ fn client_info() -> Bytes {
         concat!("{\"name\":\"weir\",\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}").as_bytes(),
     )
 }
+
+/// What is declared to a server of the legacy era on behalf of a client: what it can be asked, and the
+/// extensions that it knows.
+pub fn declared(caller: &Caller) -> Bytes {
+    declared_in(Revision::NEWEST_LEGACY, caller)
+}
+
+/// The same in the words of `revision`, which is not of the client's era.
+fn declared_in(revision: Revision, caller: &Caller) -> Bytes {
+    let mut declared = caller.abilities.declare(revision);
+    let capabilities = Object::parse_within(caller.capabilities.clone(), usize::MAX);
+    let extensions = capabilities.ok().and_then(|it| it.get_object("extensions"));
+    if let Some(mut extensions) = extensions {
+        // The eras know tasks of different shapes, and none becomes the other.
+        extensions.take(TASKS);
+        if !extensions.is_empty() {
+            declared.set("extensions", extensions.to_bytes());
+        }
+    }
+    declared.to_bytes()
+}
+
+/// The extension of the modern era for calls that go on.
+const TASKS: &str = "io.modelcontextprotocol/tasks";

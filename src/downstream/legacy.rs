@@ -13,11 +13,13 @@ use bytes::Bytes;
 use futures::FutureExt;
 use hyper::StatusCode;
 
-use super::answer::{Answer, Call, Large, Progress, Refused};
+use super::answer::{Answer, Call, Refused, Way};
+use super::beside::Beside;
 use super::calls::Calls;
 use super::encode;
 use super::era::Versions;
 use super::meta;
+use super::questions::{Asking, Questions};
 use crate::gateway::{Fault, Guest, Went};
 use crate::json::Object;
 use crate::mcp;
@@ -37,8 +39,11 @@ pub(super) struct Peer {
     pub(super) revision: Revision,
     info: Option<Bytes>,
     capabilities: Bytes,
+    /// What it can be asked, in this revision.
     abilities: Abilities,
     pub(super) client: Client,
+    /// What it has been asked.
+    pub(super) questions: Questions,
 }
 
 /// Opens a conversation: settles its revision and tells what can be asked.
@@ -61,12 +66,14 @@ pub(super) fn initialize(
         invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
     })?;
     let capabilities = params.get_object("capabilities").unwrap_or_default();
+    let abilities = Abilities::read_in(revision, &capabilities);
     let peer = Peer {
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
-        abilities: Abilities::read(&capabilities).within(revision),
+        abilities,
         capabilities: capabilities.to_bytes(),
         client,
+        questions: Questions::default(),
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
@@ -99,7 +106,7 @@ pub(super) fn serve(
     calls: &Arc<Calls>,
     request: Request,
     max_reply: usize,
-    large: Large,
+    way: Way,
 ) -> Call {
     let Request { id, method, mut params } = request;
     let refuse = |refused: &Refused| Call::answered(Answer::refused(Some(&id), refused));
@@ -110,30 +117,35 @@ pub(super) fn serve(
     let Some(open) = calls.open(&id) else {
         return refuse(&id_in_use());
     };
-    let (notes, progress) = Progress::channel(owned.progress_token);
+    let (notes, beside) = Beside::notes(owned.progress_token);
+    // Nothing goes out beside an answer in a batch, so nothing can be asked there.
+    let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
+    let (say, beside) = beside.with_said();
+    let asking = Asking { questions: peer.questions.clone(), revision: peer.revision, say };
     let caller = Caller {
         revision: peer.revision,
         info: peer.info.clone(),
         capabilities: peer.capabilities.clone(),
-        abilities: peer.abilities,
+        abilities,
         client: peer.client.clone(),
         notes,
     };
     let guest = guest.clone();
     let work = async move {
-        let answer = answer(&guest, caller, &id, &method, params, max_reply).await;
+        let answer = answer(&guest, caller, asking, &id, &method, params, max_reply).await;
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
-        match large {
-            Large::Passes => answer,
-            Large::Held => answer.whole(&id, max_reply).await,
+        match way {
+            Way::Alone => answer,
+            Way::Shared | Way::Batched => answer.whole(&id, max_reply).await,
         }
     };
-    Call { answer: open.run(work).boxed(), progress }
+    Call { answer: open.run(work).boxed(), beside }
 }
 
 async fn answer(
     guest: &Guest,
     caller: Caller,
+    asking: Asking,
     id: &Id,
     method: &str,
     params: Object,
@@ -151,7 +163,7 @@ async fn answer(
         // They came with 2025-11-25.
         Some(method) if method.is_about_a_task() && caller.revision < Revision::V2025_11_25 => {}
         Some(Method::UpdateTask) => {}
-        Some(method) => return ask(guest, caller, id, method, params, max_reply).await,
+        Some(method) => return ask(guest, caller, &asking, id, method, params, max_reply).await,
         None => {}
     }
     Err(encode::unknown_method(StatusCode::OK, method))
@@ -172,6 +184,7 @@ async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Ans
 async fn ask(
     guest: &Guest,
     caller: Caller,
+    asking: &Asking,
     id: &Id,
     method: Method,
     params: Object,
@@ -179,9 +192,20 @@ async fn ask(
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = ask.key.clone();
-    let went = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
-    let Went::Replied(reply) = went else {
-        return Err(encode::broken("the upstream needs an answer from the user first"));
+    let mut went = guest.ask(ask, caller.clone()).await;
+    let reply = loop {
+        match went.map_err(|fault| refuse(&fault))? {
+            Went::Replied(reply) => break reply,
+            Went::Asks(mut asked) => {
+                let questions = asked.questions().to_vec();
+                let answers = tokio::select! {
+                    biased;
+                    answers = asking.ask(&questions) => answers?,
+                    () = asked.overtaken() => Vec::new(),
+                };
+                went = asked.answer(answers, caller.clone()).await;
+            }
+        }
     };
     if encode::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
@@ -205,10 +229,10 @@ async fn reply(id: &Id, reply: Reply, max_reply: usize) -> Result<Answer, Refuse
         .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
     match object.get("resultType") {
         None | Some("\"complete\"") => Ok(Answer::passing(id, Body::Whole(result))),
-        Some("\"input_required\"") => Err(encode::broken(
-            "the upstream needs an answer from the user first, which cannot be asked for in this \
-             protocol revision; use a client of revision 2026-07-28",
-        )),
+        // What can be asked has been, on the way here.
+        Some("\"input_required\"") => {
+            Err(encode::broken("the upstream asks for something where nothing can be asked"))
+        }
         Some(_) => Err(encode::broken("the upstream's result is of a type that is not known here")),
     }
 }
@@ -246,6 +270,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
+        Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
     }
 }

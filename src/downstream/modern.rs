@@ -5,19 +5,21 @@
 //!
 //! Knows nothing of: connections, and which wire it is on.
 
+mod input;
 mod listening;
 
 use bytes::Bytes;
 use futures::FutureExt;
 use hyper::{HeaderMap, StatusCode};
 
-use super::answer::{Answer, Call, Progress, Refused};
+use super::answer::{Answer, Call, Refused};
+use super::beside::Beside;
 use super::encode;
 use super::era::Versions;
 use super::meta::{self, Owned};
 use super::modern_headers;
 use super::streams::Streams;
-use crate::gateway::{Fault, Guest, Went};
+use crate::gateway::{Fault, Guest, Round};
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Method, Outcome, Reply};
@@ -25,6 +27,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{Id, Request, code};
+use crate::upstream;
 pub(super) use listening::Listening;
 
 /// What a request becomes.
@@ -132,7 +135,7 @@ pub(super) fn serve(
             guest.settle().await;
             Some(discover(&guest, &id, &versions))
         };
-        return Exchange::Call(Call { answer: answer.boxed(), progress: None });
+        return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
     if &*method == "subscriptions/listen" {
         return match listening::listen(guest, &id, &params, streams) {
@@ -150,7 +153,7 @@ pub(super) fn serve(
         );
         return Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused)));
     }
-    let (notes, progress) = Progress::channel(owned.progress_token);
+    let (notes, beside) = Beside::notes(owned.progress_token);
     let caller = Caller {
         revision,
         info: owned.info.filter(|info| info.starts_with(b"{")),
@@ -164,7 +167,7 @@ pub(super) fn serve(
         let answer = answer(&guest, caller, &capabilities, &id, &method, params, max_reply).await;
         Some(answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused)))
     };
-    Exchange::Call(Call { answer: work.boxed(), progress })
+    Exchange::Call(Call { answer: work.boxed(), beside })
 }
 
 async fn answer(
@@ -215,9 +218,12 @@ async fn ask(
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = ask.key.clone();
-    let went = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
-    let Went::Replied(reply) = went else {
-        return Err(encode::broken("the upstream needs an answer from the user first"));
+    let round = guest.ask_in_rounds(ask, caller).await.map_err(|fault| refuse(&fault))?;
+    let reply = match round {
+        Round::Replied(reply) => reply,
+        Round::Asks { questions, state } => {
+            return Ok(Answer::result(id, &input::required(&questions, Some(&state))));
+        }
     };
     if encode::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
@@ -237,7 +243,7 @@ async fn reply(
     is_private: bool,
 ) -> Result<Answer, Refused> {
     let body = match reply.outcome {
-        Outcome::Error(object) => return Ok(error(id, capabilities, object)),
+        Outcome::Error(object) => return Ok(error(id, method, capabilities, object)),
         Outcome::Result(body) => body,
     };
     // A large result of the same era passes unread.
@@ -253,7 +259,10 @@ async fn reply(
             object.set("cacheScope", PRIVATE);
             return Ok(Answer::result(id, &object.to_bytes()));
         }
-        Some(COMPLETE | "\"input_required\"") if reply.era == Era::Modern => {
+        Some(COMPLETE) if reply.era == Era::Modern => return Ok(Answer::result(id, &result)),
+        Some(INPUT_REQUIRED) if reply.era == Era::Modern => {
+            // What came too large to be read has passed above.
+            input::check(&object, Abilities::read(capabilities))?;
             return Ok(Answer::result(id, &result));
         }
         Some(COMPLETE) | None => {}
@@ -280,7 +289,7 @@ async fn reply(
 }
 
 /// Passes an upstream's error on, but for codes that this revision must not see.
-fn error(id: &Id, capabilities: &Object, error: Bytes) -> Answer {
+fn error(id: &Id, method: Method, capabilities: &Object, error: Bytes) -> Answer {
     let Ok(mut object) = Object::parse_within(error.clone(), usize::MAX) else {
         return Answer::error(Some(id), StatusCode::OK, &error);
     };
@@ -299,14 +308,18 @@ fn error(id: &Id, capabilities: &Object, error: Bytes) -> Answer {
             object.take("data");
             (StatusCode::OK, changed(&mut object, code::INTERNAL_ERROR))
         }
-        Some(mcp::code::URL_ELICITATION_REQUIRED) if !declares_url_elicitation(capabilities) => {
-            let data = r#"{"requiredCapabilities":{"elicitation":{"url":{}}}}"#;
-            object.set("data", data);
+        // What this revision has in its place.
+        Some(mcp::code::URL_ELICITATION_REQUIRED) if !Abilities::read(capabilities).url => {
+            object.set("data", input::required_capabilities(Abilities::URL));
             (StatusCode::BAD_REQUEST, changed(&mut object, mcp::code::MISSING_CLIENT_CAPABILITY))
         }
-        Some(mcp::code::URL_ELICITATION_REQUIRED) => {
-            (StatusCode::OK, changed(&mut object, code::INTERNAL_ERROR))
-        }
+        Some(mcp::code::URL_ELICITATION_REQUIRED) => match input::visits(&object) {
+            // Without a state: whoever has visited them asks anew.
+            Some(visits) if method != Method::Complete => {
+                return Answer::result(id, &input::required(&visits, None));
+            }
+            _ => (StatusCode::OK, changed(&mut object, code::INTERNAL_ERROR)),
+        },
         _ => (StatusCode::OK, error),
     };
     Answer::error(Some(id), status, &error)
@@ -325,6 +338,10 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
+        Fault::TooManyWaiting => encode::too_many_waiting(),
+        Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
+            input::undeclared(*lacking)
+        }
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
     }
 }
@@ -364,16 +381,13 @@ fn declares_extensions(capabilities: &Object) -> bool {
     capabilities.get_object("extensions").is_some_and(|extensions| !extensions.is_empty())
 }
 
-fn declares_url_elicitation(capabilities: &Object) -> bool {
-    capabilities.get_object("elicitation").is_some_and(|elicitation| elicitation.has("url"))
-}
-
 fn string(raw: &Bytes) -> Option<String> {
     let text = std::str::from_utf8(raw).ok()?;
     json::decode_string(text).map(|text| text.into_owned())
 }
 
 const COMPLETE: &str = "\"complete\"";
+const INPUT_REQUIRED: &str = "\"input_required\"";
 const PRIVATE: &str = "\"private\"";
 
 #[cfg(test)]
@@ -435,7 +449,8 @@ mod tests {
             ("7", "{}", 200, "7"),
         ] {
             let sent = format!(r#"{{"code":{code},"message":"m"}}"#);
-            let answer = error(&Id::from(1), &object(capabilities), sent.into());
+            let method = Method::CallTool;
+            let answer = error(&Id::from(1), method, &object(capabilities), sent.into());
             assert_eq!(answer.status.as_u16(), status, "{code}");
             let expected = format!(r#""error":{{"code":{expected},"message":"m""#);
             assert!(text(answer).contains(&expected), "{code}");

@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of: how a client is asked.
 
+use super::tasks::Dressing;
 use super::{Fault, fault};
 use crate::mcp::call::{Caller, Reply};
 use crate::mcp::name::UpstreamName;
@@ -21,14 +22,19 @@ pub enum Went {
 #[derive(Debug)]
 pub struct Asked {
     upstream: UpstreamName,
+    /// Where the reply may name a task.
+    dressing: Option<Dressing>,
     asks: Asks,
 }
 
 impl Went {
-    pub(super) fn of(upstream: &UpstreamName, called: Called) -> Self {
-        match called {
-            Called::Replied(reply) => Self::Replied(reply),
-            Called::Asks(asks) => Self::Asks(Asked { upstream: upstream.clone(), asks }),
+    pub(super) fn of(upstream: &UpstreamName, dressing: Option<Dressing>, called: Called) -> Self {
+        match (called, dressing) {
+            (Called::Replied(reply), Some(dressing)) => Self::Replied(dressing.dress(reply)),
+            (Called::Replied(reply), None) => Self::Replied(reply),
+            (Called::Asks(asks), dressing) => {
+                Self::Asks(Asked { upstream: upstream.clone(), dressing, asks })
+            }
         }
     }
 }
@@ -44,11 +50,16 @@ impl Asked {
         self.asks.questions()
     }
 
-    /// Goes on with all of the answers.
+    /// Waits until the answers are no longer wanted; [`Asked::answer`] without any then tells why. Cancel-safe.
+    pub async fn overtaken(&mut self) {
+        self.asks.overtaken().await;
+    }
+
+    /// Goes on with the answers; those that are missing will be asked for again.
     pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Went, Fault> {
-        let Self { upstream, asks } = self;
+        let Self { upstream, dressing, asks } = self;
         match asks.answer(answers, caller).await {
-            Ok(called) => Ok(Went::of(&upstream, called)),
+            Ok(called) => Ok(Went::of(&upstream, dressing, called)),
             Err(cause) => Err(fault(&upstream, cause)),
         }
     }

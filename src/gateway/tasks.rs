@@ -9,6 +9,9 @@
 //!
 //! Knows nothing of: what a task is, and how it is doing.
 
+use std::fmt;
+use std::sync::Arc;
+
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -87,20 +90,41 @@ impl Handles {
         };
         Some(Task { tool: part(0)?, era, own: part(1)? })
     }
+}
 
-    /// Puts a handle wherever a reply names a task of `tool`: in a task itself, in what announces a new
-    /// one, and in a result's relation to one. A reply that still arrives is too large to be any of
-    /// these but a result, and passes as it is.
-    pub(super) fn dress(&self, principal: &Principal, tool: &str, reply: Reply) -> Reply {
+/// Whose tasks a reply may name, and of which tool.
+pub(super) struct Dressing {
+    pub(super) handles: Arc<Handles>,
+    pub(super) principal: Principal,
+    /// The tool's public name.
+    pub(super) tool: Box<str>,
+    /// The client's era: a task of the other one means nothing to it.
+    pub(super) era: Era,
+}
+
+impl Dressing {
+    /// Puts a handle wherever a reply names a task: in a task itself, in what announces a new one, and in
+    /// a result's relation to one. A reply that still arrives is too large to be any of these but a
+    /// result, and passes as it is.
+    pub(super) fn dress(&self, reply: Reply) -> Reply {
         let Reply { era, outcome: Outcome::Result(Body::Whole(text)) } = reply else {
             return reply;
         };
         let handle = |own: &str| {
-            let task = Task { tool: tool.into(), era, own: own.into() };
-            json::quote(&self.seal(principal, &task))
+            let task = Task { tool: self.tool.clone(), era, own: own.into() };
+            json::quote(&self.handles.seal(&self.principal, &task))
         };
-        let dressed = dressed(&text, handle).unwrap_or(text);
-        Reply { era, outcome: Outcome::Result(Body::Whole(dressed)) }
+        let text = match era == self.era {
+            true => dressed(&text, handle).unwrap_or(text),
+            false => text,
+        };
+        Reply { era, outcome: Outcome::Result(Body::Whole(text)) }
+    }
+}
+
+impl fmt::Debug for Dressing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dressing").field("tool", &self.tool).finish_non_exhaustive()
     }
 }
 
@@ -181,7 +205,11 @@ mod tests {
                 ),
             ),
         ] {
-            assert_eq!(dressed(&text.into(), handle).as_deref(), expected.map(str::as_bytes), "{text}");
+            assert_eq!(
+                dressed(&text.into(), handle).as_deref(),
+                expected.map(str::as_bytes),
+                "{text}"
+            );
         }
     }
 }

@@ -81,7 +81,9 @@ impl Method {
             Self::ReadResource => Some("uri"),
             Self::Complete => None,
             // SEP-2663, routing headers: the task's id.
-            Self::GetTask | Self::TaskResult | Self::UpdateTask | Self::CancelTask => Some("taskId"),
+            Self::GetTask | Self::TaskResult | Self::UpdateTask | Self::CancelTask => {
+                Some("taskId")
+            }
         }
     }
 

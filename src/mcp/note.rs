@@ -38,6 +38,8 @@ pub struct Notes {
 struct Shared {
     last_progress: f64,
     last_heard: Instant,
+    /// Where notes go instead.
+    onward: Option<Notes>,
 }
 
 /// Where a client's side takes them.
@@ -60,7 +62,8 @@ impl Notes {
 
     /// Notes that nobody asked for. An upstream that sends some all the same shows a sign of life.
     pub fn unheard() -> Self {
-        let shared = Shared { last_progress: f64::NEG_INFINITY, last_heard: Instant::now() };
+        let shared =
+            Shared { last_progress: f64::NEG_INFINITY, last_heard: Instant::now(), onward: None };
         Self { shared: Arc::new(Mutex::new(shared)), sender: None }
     }
 
@@ -74,13 +77,17 @@ impl Notes {
     pub fn progress(&self, params: Object) {
         let progress = params.get("progress").and_then(|text| text.parse::<f64>().ok());
         let Some(progress) = progress else { return };
-        {
+        let onward = {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             if progress <= shared.last_progress {
                 return;
             }
             shared.last_progress = progress;
             shared.last_heard = Instant::now();
+            shared.onward.clone()
+        };
+        if let Some(onward) = onward {
+            return onward.progress(params);
         }
         if let Some(sender) = &self.sender {
             // Full means that the client does not read: it misses this note.
@@ -90,7 +97,21 @@ impl Notes {
 
     /// Takes the `params` of a log message.
     pub fn log(&self, params: Object) {
+        if let Some(onward) = self.onward() {
+            return onward.log(params);
+        }
         let _ = params;
+    }
+
+    /// Hands all further notes on to `other`: the call goes on for another request of its client's.
+    pub fn redirect(&self, other: Self) {
+        // Onto itself it would go round for ever.
+        let onward = (!Arc::ptr_eq(&self.shared, &other.shared)).then_some(other);
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner).onward = onward;
+    }
+
+    fn onward(&self) -> Option<Self> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner).onward.clone()
     }
 
     /// When the upstream last made progress, or when the call began.
@@ -197,6 +218,19 @@ mod tests {
         let (notes, stream) = Notes::channel();
         (1..=3).for_each(|progress| notes.progress(note(progress)));
         assert_eq!(stream.rest().iter().map(value).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn notes_that_are_redirected_still_increase() {
+        let (notes, first) = Notes::channel();
+        notes.progress(note(1));
+        let (other, second) = Notes::channel();
+        notes.redirect(other);
+        (1..=2).for_each(|progress| notes.progress(note(progress)));
+        notes.redirect(notes.clone());
+        notes.progress(note(3));
+        assert_eq!(first.rest().iter().map(value).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(second.rest().iter().map(value).collect::<Vec<_>>(), [2]);
     }
 
     #[tokio::test(start_paused = true)]

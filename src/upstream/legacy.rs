@@ -14,18 +14,16 @@ use tokio::time::Instant;
 
 use super::connection::{Introduction, Opening, error_text};
 use super::ear::{self, Ear};
+use super::rounds::RETRY_MEMBERS;
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
-use crate::mcp::call::{Call, Caller, Outcome};
+use crate::mcp::call::{Call, Outcome};
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-
-/// The extension of the modern era for calls that go on.
-const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// The longest session id that is taken.
 const MAX_SESSION_BYTES: usize = 4 * 1024;
@@ -72,21 +70,6 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
     Opening::Introduced(Introduction::read(revision, &capabilities))
 }
 
-/// What is declared on behalf of a client: what it can be asked, and the extensions that it knows.
-pub fn declared(caller: &Caller) -> Bytes {
-    let mut declared = caller.abilities.declare(Revision::NEWEST_LEGACY);
-    let capabilities = Object::parse_within(caller.capabilities.clone(), usize::MAX);
-    let extensions = capabilities.ok().and_then(|it| it.get_object("extensions"));
-    if let Some(mut extensions) = extensions {
-        // The tasks of this era are others.
-        extensions.take(TASKS);
-        if !extensions.is_empty() {
-            declared.set("extensions", extensions.to_bytes());
-        }
-    }
-    declared.to_bytes()
-}
-
 impl Dialect {
     /// The dialect after the opening request was answered.
     pub(super) fn new(introduction: &Introduction, headers: &HeaderMap) -> Self {
@@ -100,7 +83,7 @@ impl Dialect {
 
     /// What is left to do before the first request.
     pub(super) async fn begin(&self, wire: &Wire, ear: &Ear) -> Result<(), Failure> {
-        ear.tune(self.revision.has_batches(), true);
+        ear.tune(self.revision);
         if let Wire::Sse(wire) = wire {
             wire.agree(self.headers());
         }
@@ -111,12 +94,16 @@ impl Dialect {
     /// Dresses a call.
     pub(super) fn dress(&self, call: &Call, _wire: &Wire) -> Outgoing {
         let caller = &call.caller;
+        let mut params = call.params.clone();
+        for member in RETRY_MEMBERS {
+            params.take(member);
+        }
         Outgoing {
             notes: caller.notes.wanted().then(|| caller.notes.clone()),
             cancel: Cancel::Notify,
             resume: true,
             stream: caller.revision.era() == Era::Legacy,
-            ..Outgoing::new(call.method.as_str(), call.params.clone(), self.headers())
+            ..Outgoing::new(call.method.as_str(), params, self.headers())
         }
     }
 

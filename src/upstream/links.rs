@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::Wired;
 use super::opener::{Found, Opener, Wanted};
-use super::{Changes, Error, Settings, Sharing, legacy};
+use super::{Changes, Error, Settings, Sharing, declared};
 use crate::mcp::call::Caller;
 use crate::mcp::revision::Era;
 
@@ -161,7 +161,7 @@ impl Links {
             Sharing::Sole(_) if !is_legacy => return None,
             Sharing::Client | Sharing::Sole(_) => Some(Arc::clone(caller.client.id())),
         };
-        let declared = legacy::declared(caller);
+        let declared = declared(caller);
         let is_mains = declared == self.settings.declared(!over_http);
         let shares_main = !matches!(self.settings.sharing, Sharing::Client);
         (!is_mains || !shares_main).then_some(Key { client, declared })
@@ -220,13 +220,7 @@ impl Links {
     }
 
     /// Holds a connection until it has ended, or is not wanted any more, and closes it.
-    async fn keep(
-        self: Arc<Self>,
-        key: Key,
-        slot: Arc<Slot>,
-        link: Link,
-        gone: CancellationToken,
-    ) {
+    async fn keep(self: Arc<Self>, key: Key, slot: Arc<Slot>, link: Link, gone: CancellationToken) {
         let limit = if key.client.is_some() { OWN_IDLE } else { SHARED_IDLE };
         let is_over = loop {
             let idle_until = slot.usage().idle_since + limit;

@@ -109,7 +109,7 @@ impl Dialect {
 
     /// What is left to do before the first request.
     pub(super) async fn begin(&self, _wire: &Wire, ear: &Ear) -> Result<(), Failure> {
-        ear.tune(REVISION.has_batches(), false);
+        ear.tune(REVISION);
         Ok(())
     }
 
@@ -128,7 +128,8 @@ impl Dialect {
         Outgoing {
             notes: caller.notes.wanted().then(|| caller.notes.clone()),
             cancel: cancel_on(wire),
-            stream: caller.revision.era() == Era::Modern,
+            // What Weir has to read is not handed on while it arrives.
+            stream: !reads(call),
             ..request
         }
     }
@@ -250,9 +251,7 @@ fn cancel_on(wire: &Wire) -> Cancel {
 fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) -> Outgoing {
     let mut context = params.get_object("_meta").unwrap_or_default();
     let info = caller.and_then(|caller| caller.info.clone());
-    // What a legacy client declared is about requests that this era does not have.
-    let modern = caller.filter(|caller| caller.revision.era() == Era::Modern);
-    let capabilities = modern.map_or(Bytes::from_static(b"{}"), |it| it.capabilities.clone());
+    let capabilities = caller.map_or(Bytes::from_static(b"{}"), declared);
     context.set(meta::PROTOCOL_VERSION, json::quote(REVISION.as_str()));
     context.set(meta::CLIENT_INFO, info.unwrap_or_else(super::client_info));
     context.set(meta::CLIENT_CAPABILITIES, capabilities);
@@ -262,6 +261,20 @@ fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) ->
     headers.insert(VERSION, HeaderValue::from_static(REVISION.as_str()));
     headers.insert(METHOD, HeaderValue::from_static(method));
     Outgoing::new(method, params, headers)
+}
+
+/// Whether Weir looks for questions in the answer to a call: a modern client finds them itself, where they
+/// may be.
+pub(super) fn reads(call: &Call) -> bool {
+    call.caller.revision.era() == Era::Legacy || call.method == Method::Complete
+}
+
+/// What a caller declares in the words of this era: its own, or those for what its session declared.
+fn declared(caller: &Caller) -> Bytes {
+    match caller.revision.era() {
+        Era::Modern => caller.capabilities.clone(),
+        Era::Legacy => super::declared_in(REVISION, caller),
+    }
 }
 
 /// Repeats the request's subject in its header, from the message that is sent.

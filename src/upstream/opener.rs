@@ -214,8 +214,7 @@ impl Opener {
             };
             let opened = probe::open(wire, era, &declared).await?;
             let (wire, ear) = (wire.clone(), Arc::clone(ear));
-            let begun =
-                Wired::begin(wanted.epoch, wire, ear, opened.introduction, &opened.headers);
+            let begun = Wired::begin(wanted.epoch, wire, ear, opened.introduction, &opened.headers);
             begun.await.map_err(|failure| Closed::Refused(Failure::into_reason(failure)))
         };
         timeout_at(deadline, opening).await.map_err(|_| self.late())?

@@ -24,7 +24,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::dial::{Child, Command, Dial, Process, Stream};
-use super::{Called, Limits, Retry, Settings, Sharing, Source, Status, Timeouts, Transport, Upstream};
+use super::{
+    Called, Limits, Retry, Settings, Sharing, Source, Status, Timeouts, Transport, Upstream,
+};
 use crate::json::Object;
 use crate::mcp::call::{Call, Caller, Method as CallMethod, Outcome, Reply};
 use crate::mcp::question::Abilities;
@@ -80,6 +82,7 @@ pub(super) fn settings(over: Over) -> Settings {
             call: Duration::from_secs(60),
             call_max: Duration::from_secs(600),
             reset_on_progress: true,
+            gather: Duration::from_millis(5),
         },
         retry: Retry {
             backoff: Duration::from_millis(250),
@@ -93,6 +96,11 @@ pub(super) fn settings(over: Over) -> Settings {
             max_pages: 100,
         },
     }
+}
+
+/// The settings of an upstream that is there for this caller alone.
+pub(super) fn alone(over: Over, caller: &Caller) -> Settings {
+    Settings { sharing: Sharing::Sole(super::declared(caller)), ..settings(over) }
 }
 
 impl World {
@@ -165,7 +173,12 @@ impl World {
 
     /// A world whose stdio server has opened in this era.
     pub(super) async fn stdio(era: Era) -> (Self, Peer) {
-        let mut world = Self::start(settings(Over::Stdio));
+        Self::opened(settings(Over::Stdio), era).await
+    }
+
+    /// The same with these settings.
+    pub(super) async fn opened(settings: Settings, era: Era) -> (Self, Peer) {
+        let mut world = Self::start(settings);
         let mut peer = world.child().await;
         peer.open(era).await;
         world.up().await;
@@ -174,7 +187,12 @@ impl World {
 
     /// A world whose HTTP server has opened in this era, with session `s1` and no streams of its own.
     pub(super) async fn http(era: Era) -> Self {
-        let mut world = Self::start(settings(Over::Http));
+        Self::opened_http(settings(Over::Http), era).await
+    }
+
+    /// The same with these settings.
+    pub(super) async fn opened_http(settings: Settings, era: Era) -> Self {
+        let mut world = Self::start(settings);
         world.open_http(era).await;
         world.up().await;
         world

@@ -16,6 +16,7 @@ mod paging;
 mod pair;
 mod policy;
 mod progress;
+mod questions;
 mod retrying;
 mod revisions;
 mod sessions;

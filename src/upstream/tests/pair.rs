@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::calls::Running;
 use crate::mcp::revision::Revision;
+use crate::upstream::Settings;
 use crate::upstream::testing::{Events, Exchange, Over, World, call, initialized, settings};
 use crate::upstream::{Error, Source, Status, Transport};
 
@@ -21,7 +22,16 @@ pub(super) struct Pair {
 
 /// A world whose server has opened, with the endpoint `/message?s=1`.
 pub(super) async fn pair() -> (World, Pair) {
-    let mut world = World::start(settings(Over::Sse));
+    opened(settings(Over::Sse)).await
+}
+
+/// The same where there is one client in all.
+pub(super) async fn pair_alone() -> (World, Pair) {
+    opened(alone(Over::Sse)).await
+}
+
+async fn opened(settings: Settings) -> (World, Pair) {
+    let mut world = World::start(settings);
     let pair = Pair::open(&mut world).await;
     world.up().await;
     (world, pair)
