@@ -44,6 +44,11 @@ impl Asked {
         self.asks.questions()
     }
 
+    /// Waits until answers are no longer wanted; see [`Asks::overtaken`].
+    pub async fn overtaken(&mut self) {
+        self.asks.overtaken().await;
+    }
+
     /// Goes on with all of the answers.
     pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Went, Fault> {
         let Self { upstream, asks } = self;
