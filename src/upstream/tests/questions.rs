@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::calls::Server;
 use super::pair::pair;
-use crate::mcp::call::{Call, Caller};
+use crate::mcp::call::{Call, Caller, Method};
 use crate::mcp::note::Notes;
 use crate::mcp::question::{Abilities, Answered, Subject};
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc;
 use crate::upstream::asks::MAX_ASKING;
-use crate::upstream::testing::{Over, World, call, payload, settings};
+use crate::upstream::testing::{Exchange, Over, Peer, World, call, payload, settings};
 use crate::upstream::{Asks, Called, Error};
 
 const LEGACY: Revision = Revision::V2025_11_25;
@@ -765,7 +766,7 @@ impl Modern {
 
     /// Answers every request with `result` until the call has ended.
     async fn always(&mut self, world: &mut World, running: Running, result: &Value) -> Ended {
-        let mut ended = Box::pin(running.end());
+        let mut ended = running.end().boxed();
         let (mut requests, mut asks) = (0, 0);
         loop {
             let round = tokio::select! {
@@ -775,7 +776,7 @@ impl Modern {
                     Ok(Called::Asks(waits)) => {
                         asks += 1;
                         let answers = keys(&waits).iter().map(|key| self::result(key, "{}")).collect();
-                        ended = Box::pin(waits.answer(answers, able(LEGACY)));
+                        ended = waits.answer(answers, able(LEGACY)).boxed();
                         continue;
                     }
                     called => return Ended { called, requests, asks },
@@ -844,26 +845,219 @@ async fn a_legacy_client_is_asked_and_the_call_sent_again_with_its_answers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_state_goes_back_byte_for_byte_and_none_where_none_came() {
-    let (mut world, mut server) = Modern::open(Over::Stdio).await;
-    let Modern::Stdio(peer) = &mut server else { panic!("over stdio") };
-    let running = Running::start(&world, by(able(LEGACY)));
+    let (world, mut peer) = World::stdio(Era::Modern).await;
+    let mut running = Running::start(&world, by(able(LEGACY)));
     let mut id = peer.read().await["id"].clone();
-    let mut call = None;
     for state in [Some(r#""\u0041\/ \ud83d\ude00""#), None] {
         let state = state.map(|state| format!(r#","requestState":{state}"#)).unwrap_or_default();
         let requests = r#"{"q":{"method":"roots/list"}}"#;
-        let result = format!(r#"{{"resultType":"input_required","inputRequests":{requests}{state}}}"#);
+        let result =
+            format!(r#"{{"resultType":"input_required","inputRequests":{requests}{state}}}"#);
         peer.write(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)).await;
-        let asks = match call.take() {
-            None => running_asks(&mut world, &running).await,
-            Some(going) => asked(going),
-        };
-        let going = world.tasks.spawn(asks.answer(vec![self::result("q", "{}")], able(LEGACY)));
-        let line = peer.read_line().await;
-        assert_eq!(line.contains("requestState"), !state.is_empty());
+        let asks = running.asks().await;
+        let answers = vec![self::result("q", "{}")];
+        running = Running(world.tasks.spawn(asks.answer(answers, able(LEGACY))));
+        let line = peer.read_line().await.expect("a line");
+        assert_eq!(line.contains("requestState"), !state.is_empty(), "{line}");
         assert!(line.contains(&state), "{line}");
         id = serde_json::from_str::<Value>(&line).expect("JSON")["id"].clone();
-        call = Some(going.await.expect("no panic"));
     }
+    peer.write(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)).await;
+    running.end().await.expect("a reply");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37_input_that_is_wanted_for_ever_ends_after_eight_rounds() {
+    for over in MODERN_WIRES {
+        for (result, asked, least) in [
+            (input_required(&json!({ "q": {"method": "roots/list"} })), 8, 0),
+            // Only to be sent again: after 0.1, 0.2, 0.4, 0.8, 1.6, 2, 2 and 2 s.
+            (json!({ "resultType": "input_required", "requestState": "s" }), 0, 9_100),
+            (
+                json!({ "resultType": "input_required", "requestState": "s", "inputRequests": {} }),
+                0,
+                9_100,
+            ),
+        ] {
+            let (mut world, mut server) = Modern::open(over).await;
+            let start = Instant::now();
+            let running = Running::start(&world, by(able(LEGACY)));
+            let ended = server.always(&mut world, running, &result).await;
+            assert!(
+                matches!(&ended.called, Err(Error::Protocol(text)) if text.contains("8 rounds"))
+            );
+            assert_eq!((ended.requests, ended.asks), (9, asked), "{over:?}");
+            assert!(start.elapsed() >= Duration::from_millis(least), "{:?}", start.elapsed());
+            world.finish().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37_what_a_modern_server_may_not_ask_ends_the_call_at_once() {
+    let many: serde_json::Map<_, _> =
+        (0..17).map(|key| (key.to_string(), json!({ "method": "roots/list" }))).collect();
+    let no_sampling = Abilities { sampling: false, ..Abilities::ALL };
+    for over in MODERN_WIRES {
+        for (what, result) in [
+            ("an unknown method", input_required(&json!({ "q": {"method": "tools/list"} }))),
+            ("no method", input_required(&json!({ "q": {} }))),
+            ("no request", input_required(&json!({ "q": 7 }))),
+            ("params that are none", {
+                input_required(&json!({ "q": {"method": "roots/list", "params": 7} }))
+            }),
+            ("an array", input_required(&json!([]))),
+            ("too many", input_required(&many.clone().into())),
+            ("nothing", json!({ "resultType": "input_required" })),
+            ("a state that is no string", {
+                json!({ "resultType": "input_required", "requestState": null })
+            }),
+        ] {
+            let (mut world, mut server) = Modern::open(over).await;
+            let running = Running::start(&world, by(able(LEGACY)));
+            let ended = server.always(&mut world, running, &result).await;
+            assert!(matches!(ended.called, Err(Error::Protocol(_))), "{what}: {:?}", ended.called);
+            assert_eq!((ended.requests, ended.asks), (1, 0), "{over:?}: {what}");
+            // The next call is none the worse for it.
+            let running = Running::start(&world, by(able(LEGACY)));
+            let complete = json!({ "resultType": "complete" });
+            server.always(&mut world, running, &complete).await.called.expect("a reply");
+            world.finish().await;
+        }
+        let (mut world, mut server) = Modern::open(over).await;
+        let caller = Caller { abilities: no_sampling, ..Caller::plain(LEGACY) };
+        let running = Running::start(&world, by(caller));
+        let sampling =
+            json!({ "a": {"method": "roots/list"}, "b": {"method": "sampling/createMessage"} });
+        let ended = server.always(&mut world, running, &input_required(&sampling)).await;
+        let lacking = Abilities { sampling: true, ..Abilities::default() };
+        assert!(matches!(ended.called, Err(Error::Undeclared(found)) if found == lacking));
+        assert_eq!((ended.requests, ended.asks), (1, 0), "{over:?}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_cannot_ask_anybody() {
+    for revision in [LEGACY, MODERN] {
+        let (world, mut peer) = World::stdio(Era::Modern).await;
+        let complete = Call { method: Method::Complete, ..by(able(revision)) };
+        let running = Running::start(&world, complete);
+        let request = peer.read().await;
+        let requests = json!({ "q": {"method": "roots/list"} });
+        peer.answer(&request, input_required(&requests)).await;
+        let ended = running.end().await;
+        assert!(matches!(ended, Err(Error::Protocol(_))), "{revision}: {ended:?}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_has_no_form_in_a_retry_ends_the_call() {
+    for over in MODERN_WIRES {
+        let (mut world, mut server) = Modern::open(over).await;
+        let running = Running::start(&world, by(able(LEGACY)));
+        let round = server.read(&mut world).await;
+        let requests = json!({ "q": {"method": "sampling/createMessage", "params": {}} });
+        server.answer(round, &input_required(&requests)).await;
+        let asks = running.asks().await;
+        let no = r#"{"code":-1,"message":"User rejected sampling request"}"#;
+        let called = asks.answer(vec![error("q", no)], able(LEGACY)).await.expect("a reply");
+        assert_eq!(payload(called).await, no, "{over:?}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modern_client_gets_a_modern_servers_questions_as_they_are() {
+    let result =
+        r#"{"inputRequests":{"q":{"method":"tools/list"}}, "resultType":"input_required"}"#;
+    let (world, mut peer) = World::stdio(Era::Modern).await;
+    let mut call = by(Caller::plain(MODERN));
+    call.params.set("requestState", r#""s""#);
+    call.params.set("inputResponses", r#"{"q":{"n":1.0}}"#);
+    let running = Running::start(&world, call);
+    let line = peer.read_line().await.expect("a line");
+    assert!(line.contains(r#""requestState":"s","inputResponses":{"q":{"n":1.0}}"#), "{line}");
+    let id = serde_json::from_str::<Value>(&line).expect("JSON")["id"].clone();
+    peer.write(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)).await;
+    assert_eq!(payload(running.end().await.expect("a reply")).await, result);
+    world.finish().await;
+}
+
+// === What is offered ===
+
+#[tokio::test(start_paused = true)]
+async fn members_of_a_retry_never_reach_a_server_that_knows_none() {
+    for (era, revision) in [(Era::Legacy, MODERN), (Era::Legacy, LEGACY), (Era::Modern, LEGACY)] {
+        let (world, mut peer) = World::stdio(era).await;
+        let mut call = by(able(revision));
+        call.params.set("requestState", r#""s""#);
+        call.params.set("inputResponses", "{}");
+        let running = Running::start(&world, call);
+        let request = peer.read().await;
+        let params = request["params"].as_object().expect("an object");
+        let mut members: Vec<_> = params.keys().collect();
+        members.sort();
+        assert_eq!(members, ["_meta", "arguments", "name"], "{era} {revision}");
+        peer.answer(&request, json!({})).await;
+        running.end().await.expect("a reply");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_legacy_clients_session_is_told_to_a_modern_server_in_its_words() {
+    let caller = Caller {
+        abilities: Abilities { sampling: true, form: true, ..Abilities::default() },
+        capabilities: concat!(
+            r#"{"sampling":{},"elicitation":{},"roots":7,"experimental":{"x":{}},"#,
+            r#""extensions":{"a/b":{"n":1.0},"io.modelcontextprotocol/tasks":{}}}"#
+        )
+        .into(),
+        ..Caller::plain(Revision::V2025_06_18)
+    };
+    let (world, mut peer) = World::stdio(Era::Modern).await;
+    let running = Running::start(&world, by(caller));
+    let request = peer.read().await;
+    let told = &request["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    let expected = json!({
+        "sampling": {}, "elicitation": {"form": {}}, "extensions": {"a/b": {"n": 1.0}},
+    });
+    assert_eq!(told, &expected);
+    peer.answer(&request, json!({})).await;
+    running.end().await.expect("a reply");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handshake_offers_questions_where_one_says_whose_it_is() {
+    let all = json!({
+        "sampling": {"tools": {}, "context": {}}, "elicitation": {"form": {}, "url": {}}, "roots": {},
+    });
+    let mut world = World::start(settings(Over::Http));
+    world.post().await.status(400);
+    let initialize = world.post().await;
+    assert_eq!(initialize.body["params"]["capabilities"], all);
+    assert_eq!(initialize.body["params"]["protocolVersion"], "2025-11-25");
+    drop(initialize);
+    world.finish().await;
+
+    let mut world = World::start(settings(Over::Stdio));
+    let mut peer = world.child().await;
+    let discover = peer.read().await;
+    peer.refuse(&discover, -32601).await;
+    assert_eq!(peer.read().await["params"]["capabilities"], json!({}));
+    drop(peer);
+    world.finish().await;
+
+    let mut world = World::start(settings(Over::Sse));
+    let get = world.request().await;
+    let events = get.events();
+    events.raw("event: endpoint\ndata: /message\n\n");
+    let initialize = world.request().await;
+    assert_eq!(initialize.body["params"]["capabilities"], json!({}));
+    drop((initialize, events));
     world.finish().await;
 }
