@@ -379,6 +379,44 @@ async fn an_id_that_is_open_on_one_call_is_no_question_on_another() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn among_many_calls_on_one_session_each_question_finds_its_own_client() {
+    const CALLS: usize = 40;
+    let mut world = World::http(Era::Legacy).await;
+    let (mut running, mut streams) = (Vec::new(), Vec::new());
+    for number in 0..CALLS {
+        let mut call = by(able(if number % 2 == 0 { LEGACY } else { MODERN }));
+        call.params.set("arguments", format!("{{\"n\":{number}}}"));
+        let waiting = Running::start(&world, call);
+        let post = world.post().await;
+        assert_eq!(post.body["params"]["arguments"]["n"], number);
+        let id = post.id();
+        let stream = post.events();
+        stream.send(elicit(&format!("q{number}")));
+        running.push(waiting.asks().await);
+        streams.push((id, stream));
+    }
+    // Answered in another order than they came.
+    for (number, asks) in running.into_iter().enumerate().rev() {
+        let [asked_for] = asks.questions() else { panic!("{asks:?}") };
+        assert_eq!(asked_for.params.to_bytes(), format!("{{\"message\":\"q{number}\"}}"));
+        let outcome = rpc::Outcome::Result(format!("{{\"n\":{number}}}").into());
+        let answers = vec![Answered { key: asked_for.key.clone(), outcome }];
+        let going = Running(world.tasks.spawn(asks.answer(answers, able(LEGACY))));
+        let post = world.post().await;
+        let expected =
+            json!({ "jsonrpc": "2.0", "id": format!("q{number}"), "result": {"n": number} });
+        assert_eq!(post.body, expected);
+        post.status(202);
+        let (id, stream) = &streams[number];
+        stream.send(json!({ "jsonrpc": "2.0", "id": id, "result": {"n": number} }));
+        let reply = payload(going.end().await.expect("a reply")).await;
+        assert_eq!(reply, format!("{{\"n\":{number}}}"));
+    }
+    assert!(world.is_quiet().await);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_flood_of_questions_is_refused_beyond_its_bound() {
     for over in WIRES {
         let Cell { mut world, mut server, running } = Cell::open(over, by(able(LEGACY))).await;
