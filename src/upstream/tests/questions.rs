@@ -929,6 +929,56 @@ async fn an_upstream_that_is_stopped_ends_the_calls_that_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_left_out_is_asked_again_before_the_call_is_sent_again() {
+    for over in MODERN_WIRES {
+        let (mut world, mut server) = Modern::open(over).await;
+        let running = Running::start(&world, by(able(LEGACY)));
+        let round = server.read(&mut world).await;
+        let requests = json!({ "a": {"method": "roots/list"}, "b": {"method": "roots/list"} });
+        server.answer(round, &input_required(&requests)).await;
+        let asks = running.asks().await;
+        let answers = vec![result("b", r#"{"n":1}"#), result("b", r#"{"n":2}"#), result("c", "{}")];
+        let asks = asked(asks.answer(answers, able(LEGACY)).await);
+        assert_eq!(keys(&asks), ["a"], "{over:?}");
+        let answers = vec![result("a", r#"{"n":3}"#), result("b", r#"{"n":4}"#)];
+        let going = Running(world.tasks.spawn(asks.answer(answers, able(LEGACY))));
+        let round = server.read(&mut world).await;
+        let responses = json!({ "b": {"n": 1}, "a": {"n": 3} });
+        assert_eq!(round.body["params"]["inputResponses"], responses);
+        server.answer(round, &json!({ "resultType": "complete" })).await;
+        going.end().await.expect("a reply");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rounds_have_the_time_limits_of_one_call() {
+    for over in MODERN_WIRES {
+        for (waits, ends_after, requests) in [(300, 360, 2), (590, 600, 2), (700, 700, 1)] {
+            let (mut world, mut server) = Modern::open(over).await;
+            let start = Instant::now();
+            let running = Running::start(&world, by(able(LEGACY)));
+            let round = server.read(&mut world).await;
+            let question = json!({ "q": {"method": "roots/list"} });
+            server.answer(round, &input_required(&question)).await;
+            let asks = running.asks().await;
+            tokio::time::sleep(Duration::from_secs(waits)).await;
+            let going =
+                Running(world.tasks.spawn(asks.answer(vec![result("q", "{}")], able(LEGACY))));
+            let open = match requests {
+                2 => Some(server.read(&mut world).await),
+                _ => None,
+            };
+            let ended = going.end().await;
+            assert!(matches!(ended, Err(Error::TimedOut(_))), "{over:?}: {ended:?}");
+            assert_eq!(start.elapsed().as_secs(), ends_after, "{over:?}");
+            drop((open, server));
+            world.finish().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_state_goes_back_byte_for_byte_and_none_where_none_came() {
     let (world, mut peer) = World::stdio(Era::Modern).await;
     let mut running = Running::start(&world, by(able(LEGACY)));
