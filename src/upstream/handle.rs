@@ -53,6 +53,9 @@ struct Shared {
     waiting: AtomicUsize,
     /// Places of the calls that wait for their clients' answers.
     asking: Arc<Semaphore>,
+    /// Where calls run that wait.
+    tasks: TaskTracker,
+    stop: CancellationToken,
 }
 
 impl Upstream {
@@ -84,7 +87,7 @@ impl Upstream {
                 board,
                 tasks: tasks.clone(),
             };
-            tasks.spawn(librarian.run(stop));
+            tasks.spawn(librarian.run(stop.clone()));
         } else {
             let supervisor = Supervisor {
                 settings: Arc::clone(&settings),
@@ -94,10 +97,11 @@ impl Upstream {
                 complaints: complaint_receiver,
                 memory: Memory::default(),
             };
-            tasks.spawn(supervisor.run(stop));
+            tasks.spawn(supervisor.run(stop.clone()));
         }
         let turns = Arc::new(Semaphore::new(settings.limits.concurrency));
         let (waiting, asking) = (AtomicUsize::new(0), Arc::new(Semaphore::new(MAX_ASKING)));
+        let tasks = tasks.clone();
         let shared = Shared {
             settings,
             links,
@@ -108,6 +112,8 @@ impl Upstream {
             turns,
             waiting,
             asking,
+            tasks,
+            stop,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -151,6 +157,9 @@ impl Upstream {
         let (timeouts, turns) = (shared.settings.timeouts, Arc::clone(&shared.turns));
         let running = Running {
             work,
+            is_on_its_own: false,
+            tasks: shared.tasks.clone(),
+            stop: shared.stop.clone(),
             done: None,
             questions,
             notes,

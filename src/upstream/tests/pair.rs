@@ -25,12 +25,8 @@ pub(super) async fn pair() -> (World, Pair) {
     opened(settings(Over::Sse)).await
 }
 
-/// The same where there is one client in all.
-pub(super) async fn pair_alone() -> (World, Pair) {
-    opened(alone(Over::Sse)).await
-}
-
-async fn opened(settings: Settings) -> (World, Pair) {
+/// The same with these settings.
+pub(super) async fn opened(settings: Settings) -> (World, Pair) {
     let mut world = World::start(settings);
     let pair = Pair::open(&mut world).await;
     world.up().await;
