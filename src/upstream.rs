@@ -50,6 +50,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, Uri};
 
+use crate::mcp::capabilities::Capabilities;
 use crate::mcp::item::Item;
 use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
@@ -191,8 +192,10 @@ pub struct About {
     pub wire: &'static str,
     /// Which topics it declares.
     pub topics: [bool; 3],
-    /// Whether it completes arguments.
-    pub completions: bool,
+    /// What else it can do.
+    pub capabilities: Capabilities,
+    /// What it tells models about its use, at most [`MAX_INSTRUCTIONS_BYTES`] of it.
+    pub instructions: Option<Arc<str>>,
 }
 
 impl About {
@@ -207,6 +210,9 @@ impl About {
     }
 }
 
+/// How much is kept of what an upstream tells models about its use.
+pub const MAX_INSTRUCTIONS_BYTES: usize = 8 * 1024;
+
 /// How often each topic was said to have changed, over all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes(pub [u64; 3]);
@@ -220,6 +226,8 @@ pub struct Listing {
     pub truncated: Option<String>,
     /// How long it may be kept, if the upstream says so: the least of its pages' times.
     pub ttl: Option<Duration>,
+    /// Whether the upstream says that it is not the same for everybody.
+    pub is_private: bool,
 }
 
 /// Why there is no reply.

@@ -11,6 +11,7 @@ use std::fmt;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use hyper::HeaderMap;
 
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
@@ -72,6 +73,9 @@ pub struct Caller {
     pub capabilities: Bytes,
     /// Where progress goes.
     pub notes: Notes,
+    /// The request's `Mcp-Param-*` headers, for whoever they mean something to; those that repeat an
+    /// argument have been compared with it and taken out. `None` where the wire has no headers.
+    pub param_headers: Option<HeaderMap>,
 }
 
 impl Caller {
@@ -82,6 +86,7 @@ impl Caller {
             info: None,
             capabilities: Bytes::from_static(b"{}"),
             notes: Notes::unheard(),
+            param_headers: None,
         }
     }
 }

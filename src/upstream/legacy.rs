@@ -17,6 +17,8 @@ use super::ear::{self, Ear};
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
 use crate::mcp::call::{Call, Outcome};
+use crate::mcp::capabilities::{self, carries};
+use crate::mcp::item::{Flaw, Item};
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc;
@@ -35,13 +37,15 @@ const SESSION_OVER: &str = "its session has ended";
 pub(super) struct Dialect {
     revision: Revision,
     session: Option<HeaderValue>,
+    /// Whether the server runs tools as tasks.
+    runs_tasks: bool,
 }
 
 /// The request that opens a connection.
 pub(super) fn opening() -> Outgoing {
     let mut params = Object::new();
     params.set("protocolVersion", json::quote(Revision::NEWEST_LEGACY.as_str()));
-    params.set("capabilities", "{}");
+    params.set("capabilities", capabilities::OWN);
     params.set("clientInfo", super::client_info());
     // spec 2025-11-25, cancellation: `initialize` MUST NOT be cancelled.
     Outgoing { resume: true, ..Outgoing::new("initialize", params, HeaderMap::new()) }
@@ -65,8 +69,7 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
         let text = format!("it answers `initialize` with the unknown revision \"{version}\"");
         return Opening::Refused(text);
     };
-    let capabilities = result.get_object("capabilities").unwrap_or_default();
-    Opening::Introduced(Introduction::read(revision, &capabilities))
+    Opening::Introduced(Introduction::read(revision, &result))
 }
 
 impl Dialect {
@@ -77,7 +80,8 @@ impl Dialect {
             id.set_sensitive(true);
             id
         });
-        Self { revision: introduction.revision, session }
+        let runs_tasks = introduction.capabilities.tasks.tools_call;
+        Self { revision: introduction.revision, session, runs_tasks }
     }
 
     /// What is left to do before the first request.
@@ -112,6 +116,20 @@ impl Dialect {
             cancel: Cancel::Notify,
             resume: true,
             ..Outgoing::new(kind.list_method(), params, self.headers())
+        }
+    }
+
+    /// Marks the tools that nobody can call as long as tasks are not carried (spec 2025-11-25, tasks,
+    /// tool-level negotiation: what a tool says of tasks counts where the server declares them).
+    pub(super) fn learn(&self, tools: &mut [Item]) {
+        if !self.runs_tasks || carries::TASKS {
+            return;
+        }
+        for tool in tools {
+            let execution = tool.definition.get_object("execution").unwrap_or_default();
+            if execution.get_string("taskSupport").as_deref() == Some("required") {
+                tool.flaw = Some(Flaw::NeedsTask);
+            }
         }
     }
 

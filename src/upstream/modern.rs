@@ -17,22 +17,20 @@ use tokio::time::Instant;
 
 use super::connection::{Introduction, Opening, error_code, error_text};
 use super::ear::{self, Ear};
-use super::mirror::Mirror;
+use super::mirror;
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
 use crate::mcp::call::{Call, Caller, Method, Outcome};
 use crate::mcp::item::Item;
 use crate::mcp::kind::{Kind, Topic};
-use crate::mcp::name::UpstreamName;
+use crate::mcp::mirror::Mirror;
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::{code, meta};
+use crate::mcp::{capabilities, code, meta};
 use crate::rpc;
 
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
-/// The extension whose handles are not routed yet.
-const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// The revision that is spoken.
 const REVISION: Revision = Revision::V2026_07_28;
@@ -57,10 +55,8 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
             let Some(versions) = result.get_bytes("supportedVersions").and_then(revisions) else {
                 return Opening::AnotherEra;
             };
-            choose(&versions).unwrap_or_else(|| {
-                let capabilities = result.get_object("capabilities").unwrap_or_default();
-                Opening::Introduced(Introduction::read(REVISION, &capabilities))
-            })
+            choose(&versions)
+                .unwrap_or_else(|| Opening::Introduced(Introduction::read(REVISION, &result)))
         }
         rpc::Outcome::Error(error) => {
             let refused = || format!("it refuses `server/discover`: {}", error_text(error));
@@ -122,10 +118,14 @@ impl Dialect {
             dressed(call.method.as_str(), call.params.clone(), Some(caller)),
             call.method.header_member(),
         );
+        // spec 2026-07-28, Streamable HTTP, custom headers: who does not recognize one MUST forward it.
+        if let Some(headers) = &caller.param_headers {
+            request.headers.extend(headers.clone());
+        }
         if call.method == Method::CallTool
             && let Some(mirror) = self.mirrors().get(&call.subject)
         {
-            mirror.write(&call.params, &mut request.headers);
+            mirror::write(mirror, &call.params, &mut request.headers);
         }
         Outgoing {
             notes: caller.notes.wanted().then(|| caller.notes.clone()),
@@ -144,25 +144,21 @@ impl Dialect {
         Outgoing { cancel: cancel_on(wire), ..dressed(kind.list_method(), params, None) }
     }
 
-    /// Learns from a list of tools which arguments go into headers, and leaves out the tools that ask
-    /// for it in a way that is not allowed. Other wires than HTTP have no headers.
-    pub(super) fn learn(&self, name: &UpstreamName, tools: &mut Vec<Item>, wire: &Wire) {
+    /// Learns from a list of tools which arguments go into headers. A tool that asks for it in a way that
+    /// is not allowed cannot be called as it wants: no client is to see it. Other wires have no headers,
+    /// and need not look (spec 2026-07-28, Streamable HTTP, schema extension).
+    pub(super) fn learn(&self, tools: &mut [Item], wire: &Wire) {
         if !matches!(wire, Wire::Http(_)) {
             return;
         }
         let mut mirrors = HashMap::new();
-        tools.retain(|tool| match Mirror::read(&tool.definition) {
-            Ok(mirror) => {
-                if !mirror.is_empty() {
-                    mirrors.insert(tool.key.clone(), mirror);
-                }
-                true
+        for tool in tools {
+            match Mirror::read(&tool.definition) {
+                Ok(None) => {}
+                Ok(Some(mirror)) => _ = mirrors.insert(tool.key.clone(), mirror),
+                Err(bad) => tool.flaw = Some(bad.into()),
             }
-            Err(wrong) => {
-                tracing::warn!(upstream = %name, tool = &*tool.key, wrong, "a tool is left out");
-                false
-            }
-        });
+        }
         *self.mirrors() = mirrors;
     }
 
@@ -252,9 +248,7 @@ fn cancel_on(wire: &Wire) -> Cancel {
 fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) -> Outgoing {
     let mut context = params.get_object("_meta").unwrap_or_default();
     let info = caller.and_then(|caller| caller.info.clone());
-    // What a legacy client declared is about requests that this era does not have.
-    let modern = caller.filter(|caller| caller.revision.era() == Era::Modern);
-    let capabilities = modern.map_or(Bytes::from_static(b"{}"), |it| carried(&it.capabilities));
+    let capabilities = caller.map_or(Bytes::from_static(capabilities::OWN.as_bytes()), offered);
     context.set(meta::PROTOCOL_VERSION, json::quote(REVISION.as_str()));
     context.set(meta::CLIENT_INFO, info.unwrap_or_else(super::client_info));
     context.set(meta::CLIENT_CAPABILITIES, capabilities);
@@ -266,20 +260,19 @@ fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) ->
     Outgoing::new(method, params, headers)
 }
 
-/// A client's capabilities without what cannot be carried: the handle of a task would lead nowhere
-/// (spec, versioning, extensions: what one side does not support is not offered to the other).
-fn carried(capabilities: &Bytes) -> Bytes {
-    let Ok(mut object) = Object::parse_within(capabilities.clone(), usize::MAX) else {
-        return Bytes::from_static(b"{}");
-    };
-    let Some(mut extensions) = object.get_object("extensions") else {
-        return capabilities.clone();
-    };
-    if extensions.take(TASKS).is_none() {
-        return capabilities.clone();
+/// What an upstream is offered on behalf of a client. What a legacy client declared is about requests that
+/// this era does not have, but for its extensions.
+fn offered(caller: &Caller) -> Bytes {
+    let declared = capabilities::carried_by_client(&caller.capabilities);
+    if caller.revision.era() == Era::Modern {
+        return declared;
     }
-    object.set("extensions", extensions.to_bytes());
-    object.to_bytes()
+    let declared = Object::parse_within(declared, usize::MAX).unwrap_or_default();
+    let mut offered = Object::new();
+    if let Some(extensions) = declared.get_object("extensions") {
+        offered.set("extensions", extensions.to_bytes());
+    }
+    offered.to_bytes()
 }
 
 /// Repeats the request's subject in its header, from the message that is sent.
