@@ -26,7 +26,6 @@ mod inbox;
 mod legacy;
 pub mod library;
 mod life;
-mod mirror;
 mod modern;
 mod pool;
 mod probe;

@@ -232,6 +232,21 @@ mod tests {
     }
 
     #[test]
+    fn capabilities_are_written_as_they_are_given() {
+        let lists = r#""prompts":{"listChanged":true},"tools":{"listChanged":true},"#;
+        let none = format!(r#"{{{lists}"resources":{{"listChanged":true}}}}"#);
+        assert_eq!(capabilities(&Capabilities::default()).to_bytes(), none);
+        let declared = r#"{"completions":{},"logging":{},"tasks":{"list":{},"requests":{"tools":{"call":{}}}},"extensions":{"x/a":{"n":1e400}},"experimental":{"e":{}}}"#;
+        let subscribe = declared.replacen('{', r#"{"resources":{"subscribe":true},"#, 1);
+        let given = Capabilities::read(&Object::parse(subscribe).expect("an object"));
+        let all = format!(
+            r#"{{{lists}"resources":{{"subscribe":true,"listChanged":true}},{}"#,
+            &declared[1..]
+        );
+        assert_eq!(capabilities(&given).to_bytes(), all);
+    }
+
+    #[test]
     fn a_cursor_is_a_string_or_absent() {
         let read = |text: &'static str| {
             let cursor = cursor(&Object::parse(text).expect("an object"));

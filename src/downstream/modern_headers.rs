@@ -5,8 +5,6 @@
 
 use std::borrow::Cow;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use hyper::{HeaderMap, StatusCode};
 
 use super::answer::Refused;
@@ -56,7 +54,7 @@ pub(super) fn check_params(
             // An object or an array, which no header can repeat, is for the tool to refuse.
             (None, None | Some(Value::Other)) => {}
             (None, Some(_)) => return Err(missing(name.as_str())),
-            (Some(header), Some(value)) if says(header, &value) => {}
+            (Some(header), Some(value)) if value.is_said_by(header) => {}
             (Some(_), _) => return Err(different(name.as_str())),
         }
         headers.remove(name);
@@ -64,45 +62,12 @@ pub(super) fn check_params(
     Ok(())
 }
 
-/// Whether a header, decoded, says what the body says.
-fn says(header: &str, value: &Value) -> bool {
-    match value {
-        Value::Text(text) => header == text,
-        Value::Flag(flag) => header == if *flag { "true" } else { "false" },
-        Value::Number(number) => header == &**number || same_integer(header, number),
-        Value::Other => false,
-    }
-}
-
-/// Whether two texts are the same integer (spec 2026-07-28, Streamable HTTP, server validation: compared
-/// numerically, `42.0` and `42` are equal).
-fn same_integer(one: &str, other: &str) -> bool {
-    let read = |text: &str| {
-        // Rust reads words as numbers, too.
-        let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
-        let number = text.parse::<f64>().ok().filter(|_| is_number)?;
-        (number.fract() == 0.0 && number.abs() <= MAX_SAFE).then_some(number as i64)
-    };
-    read(one).is_some_and(|one| read(other) == Some(one))
-}
-
 /// The only value of a header, decoded.
 fn readable<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, Refused> {
     let raw = plain(headers, name)?;
-    let decoded =
-        raw.map(|raw| decode(raw).ok_or_else(|| mismatch(&format!("{name} is not readable"))));
+    let decoded = raw
+        .map(|raw| mirror::decode(raw).ok_or_else(|| mismatch(&format!("{name} is not readable"))));
     decoded.transpose()
-}
-
-/// Reads a value that may be written as `=?base64?…?=`; `None` if the mark is there and the rest is
-/// no base64 of a text.
-fn decode(raw: &str) -> Option<Cow<'_, str>> {
-    let Some(encoded) = raw.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="))
-    else {
-        return Some(Cow::Borrowed(raw));
-    };
-    let bytes = STANDARD.decode(encoded).ok()?;
-    String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
 /// The only value of a header, in characters that a header may have.
@@ -137,9 +102,6 @@ fn missing(name: &str) -> Refused {
 fn mismatch(text: &str) -> Refused {
     Refused::new(StatusCode::BAD_REQUEST, HEADER_MISMATCH, format!("Header mismatch: {text}"))
 }
-
-/// The largest integer that every party reads alike.
-const MAX_SAFE: f64 = 9_007_199_254_740_991.0;
 
 #[cfg(test)]
 mod tests {

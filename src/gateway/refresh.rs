@@ -225,8 +225,9 @@ impl Refresh {
                 item.definition.to_bytes().hash(&mut digest);
             }
             let digest = digest.finish();
-            listed.items[half] = listing.items.len();
-            debug!(upstream = %name, %kind, items = listing.items.len(), "read");
+            let items = listing.items.iter().filter(|item| item.flaw.is_none()).count();
+            listed.items[half] = items;
+            debug!(upstream = %name, %kind, items, "read");
             let fresh_until = listing.ttl.map(|ttl| Instant::now() + ttl);
             let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
             let Listing { items, is_private, .. } = listing;

@@ -5,10 +5,17 @@
 //! headers by it, the other holds those that come against it. It is read from a definition once, when
 //! the definition is listed, and most definitions have none.
 //!
-//! Knows nothing of: how a value is written in a header, and the rest of the schema.
+//! Promises: what [`header_value`] writes [`decode`] reads, and what [`Value::to_header`] writes of an
+//! argument that argument says.
+//!
+//! Knows nothing of: which side writes and which side checks, and the rest of the schema.
 
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use hyper::header::HeaderName;
+use hyper::header::{HeaderName, HeaderValue};
 
 use crate::json::{self, Object};
 
@@ -130,6 +137,70 @@ impl Mirror {
     }
 }
 
+impl Value {
+    /// The header that repeats it; `None` if none can.
+    pub fn to_header(&self) -> Option<HeaderValue> {
+        match self {
+            Self::Text(text) => Some(header_value(text)),
+            Self::Flag(flag) => Some(header_value(if *flag { "true" } else { "false" })),
+            // spec 2026-07-28, Streamable HTTP, value encoding: an integer in decimal digits, whichever way
+            // it is written in the body.
+            Self::Number(raw) => Some(match integer(raw) {
+                Some(number) => number.into(),
+                None => header_value(raw),
+            }),
+            Self::Other => None,
+        }
+    }
+
+    /// Whether a header says the same, once it is decoded (spec 2026-07-28, Streamable HTTP, server
+    /// validation: integers are compared numerically, `42.0` and `42` are equal).
+    pub fn is_said_by(&self, header: &str) -> bool {
+        match self {
+            Self::Text(text) => header == text,
+            Self::Flag(flag) => header == if *flag { "true" } else { "false" },
+            Self::Number(raw) => {
+                header == &**raw || integer(raw).is_some_and(|own| integer(header) == Some(own))
+            }
+            Self::Other => false,
+        }
+    }
+}
+
+/// The integer that a number's text stands for, as far as every party reads it alike.
+fn integer(text: &str) -> Option<i64> {
+    // Rust reads words as numbers, too.
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
+    let number = text.parse::<f64>().ok().filter(|_| is_number)?;
+    (number.fract() == 0.0 && number.abs() <= MAX_SAFE).then_some(number as i64)
+}
+
+/// A text as a header's value: as it is, or in base64 between marks where it would not survive
+/// (spec 2026-07-28, Streamable HTTP, value encoding).
+pub fn header_value(text: &str) -> HeaderValue {
+    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
+        && text.trim() == text
+        && !(text.starts_with(BEGIN) && text.ends_with(END));
+    let encoded;
+    let text = if is_plain {
+        text
+    } else {
+        encoded = format!("{BEGIN}{}{END}", STANDARD.encode(text));
+        &encoded
+    };
+    HeaderValue::from_str(text).expect("printable ASCII is a header's value")
+}
+
+/// Reads a value that may be in base64 between marks; `None` if the marks are there and what stands
+/// between them is no base64 of a text.
+pub fn decode(raw: &str) -> Option<Cow<'_, str>> {
+    let Some(encoded) = raw.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END)) else {
+        return Some(Cow::Borrowed(raw));
+    };
+    let bytes = STANDARD.decode(encoded).ok()?;
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
 /// The value at a path; `None` if it is absent or null.
 fn value_at(arguments: &Object, path: &[Box<str>]) -> Option<Value> {
     let (last, way) = path.split_last()?;
@@ -165,9 +236,16 @@ const MARK: &str = "x-mcp-header";
 /// Members of a schema that hold values, not schemas.
 const VALUES: [&str; 4] = ["default", "const", "enum", "examples"];
 
+/// What stands around a value in base64.
+const BEGIN: &str = "=?base64?";
+const END: &str = "?=";
+/// The largest integer that every party reads alike.
+const MAX_SAFE: f64 = 9_007_199_254_740_991.0;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn read(schema: &str) -> Result<Option<Mirror>, BadMark> {
         let definition = format!(r#"{{"name":"t","inputSchema":{schema}}}"#);
@@ -279,6 +357,90 @@ mod tests {
         cases.extend(keys.map(|key| (within(key), BadMark::Unreachable)));
         for (schema, expected) in cases {
             assert_eq!(read(&schema), Err(expected), "{schema}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_a_header_cannot_hold_goes_in_base64() {
+        for (text, expected) in [
+            ("us-west1", "us-west1"),
+            ("us west 1", "us west 1"),
+            ("", ""),
+            ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
+            (" padded ", "=?base64?IHBhZGRlZCA=?="),
+            (" us-west1", "=?base64?IHVzLXdlc3Qx?="),
+            ("us-west1 ", "=?base64?dXMtd2VzdDEg?="),
+            ("\tindented", "=?base64?CWluZGVudGVk?="),
+            ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
+            ("line1\r\nline2", "=?base64?bGluZTENCmxpbmUy?="),
+            ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+        ] {
+            assert_eq!(header_value(text), expected);
+        }
+    }
+
+    #[test]
+    fn an_argument_is_written_as_its_type_wants_it() {
+        let number = |raw: &str| Value::Number(raw.into());
+        for (value, expected) in [
+            (Value::Flag(true), Some("true")),
+            (Value::Flag(false), Some("false")),
+            (number("-7"), Some("-7")),
+            (number("42.0"), Some("42")),
+            (number("4.2e1"), Some("42")),
+            (number("-0"), Some("0")),
+            (number("1.5"), Some("1.5")),
+            (number("9007199254740993"), Some("9007199254740993")),
+            (number("1e400"), Some("1e400")),
+            (Value::Other, None),
+        ] {
+            let header = value.to_header();
+            assert_eq!(header, expected.map(HeaderValue::from_static), "{value:?}");
+            let decoded = expected.map(|header| value.is_said_by(header));
+            assert!(decoded != Some(false), "{value:?}");
+        }
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let number = prop_oneof![
+            any::<i64>().prop_map(|number| number.to_string()),
+            any::<i32>().prop_map(|number| format!("{number}.0")),
+            (-999..999_i32, 0..12_u8).prop_map(|(number, power)| format!("{number}e{power}")),
+            any::<f64>()
+                .prop_filter("JSON has no others", |it| it.is_finite())
+                .prop_map(|it| format!("{it:?}")),
+        ];
+        prop_oneof![
+            ".*".prop_map(Value::Text),
+            "[ -~]{0,8}".prop_map(Value::Text),
+            "=\\?base64\\?[A-Za-z0-9=]{0,8}\\?=".prop_map(Value::Text),
+            any::<bool>().prop_map(Value::Flag),
+            number.prop_map(|number| Value::Number(number.into())),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_says_the_argument_that_it_was_written_for(value in values()) {
+            let header = value.to_header().expect("a plain value");
+            let decoded = decode(header.to_str().expect("ASCII")).expect("readable");
+            prop_assert!(value.is_said_by(&decoded), "{value:?} and {header:?}");
+        }
+
+        #[test]
+        fn a_header_says_no_other_argument(one in values(), other in values()) {
+            let header = one.to_header().expect("a plain value");
+            let decoded = decode(header.to_str().expect("ASCII")).expect("readable");
+            let same = match (&one, &other) {
+                (Value::Text(one), Value::Text(other)) => one == other,
+                (Value::Flag(one), Value::Flag(other)) => one == other,
+                (Value::Number(one), Value::Number(other)) => {
+                    one == other || integer(one).is_some() && integer(one) == integer(other)
+                }
+                // What an argument's type is the tool itself knows: `"42"` and `42` have one header.
+                _ => return Ok(()),
+            };
+            prop_assert_eq!(other.is_said_by(&decoded), same);
         }
     }
 }

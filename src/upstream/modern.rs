@@ -8,8 +8,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
@@ -17,13 +15,12 @@ use tokio::time::Instant;
 
 use super::connection::{Introduction, Opening, error_code, error_text};
 use super::ear::{self, Ear};
-use super::mirror;
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
 use crate::mcp::call::{Call, Caller, Method, Outcome};
 use crate::mcp::item::Item;
 use crate::mcp::kind::{Kind, Topic};
-use crate::mcp::mirror::Mirror;
+use crate::mcp::mirror::{Mirror, header_value};
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::{capabilities, code, meta};
 use crate::rpc;
@@ -125,7 +122,7 @@ impl Dialect {
         if call.method == Method::CallTool
             && let Some(mirror) = self.mirrors().get(&call.subject)
         {
-            mirror::write(mirror, &call.params, &mut request.headers);
+            repeat(mirror, &call.params, &mut request.headers);
         }
         Outgoing {
             notes: caller.notes.wanted().then(|| caller.notes.clone()),
@@ -275,6 +272,16 @@ fn offered(caller: &Caller) -> Bytes {
     offered.to_bytes()
 }
 
+/// Makes the headers repeat these parameters' arguments, and nothing that is not among them.
+fn repeat(mirror: &Mirror, params: &Object, headers: &mut HeaderMap) {
+    for (name, value) in mirror.values(params) {
+        match value.and_then(|value| value.to_header()) {
+            Some(header) => _ = headers.insert(name, header),
+            None => _ = headers.remove(name),
+        }
+    }
+}
+
 /// Repeats the request's subject in its header, from the message that is sent.
 fn named(mut request: Outgoing, member: Option<&str>) -> Outgoing {
     let subject = member.and_then(|member| request.params.get_string(member));
@@ -285,38 +292,9 @@ fn named(mut request: Outgoing, member: Option<&str>) -> Outgoing {
     request
 }
 
-/// A text as a header's value: as it is, or in base64 between marks where it would not survive
-/// (spec 2026-07-28, Streamable HTTP, value encoding).
-pub(super) fn header_value(text: &str) -> HeaderValue {
-    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
-        && text.trim() == text
-        && !(text.starts_with("=?base64?") && text.ends_with("?="));
-    let encoded;
-    let text = if is_plain {
-        text
-    } else {
-        encoded = format!("=?base64?{}?=", STANDARD.encode(text));
-        &encoded
-    };
-    HeaderValue::from_str(text).expect("printable ASCII is a header's value")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_that_a_header_cannot_hold_goes_in_base64() {
-        for (text, expected) in [
-            ("us-west1", "us-west1"),
-            ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
-            (" padded ", "=?base64?IHBhZGRlZCA=?="),
-            ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
-            ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
-        ] {
-            assert_eq!(header_value(text), expected);
-        }
-    }
 
     #[test]
     fn the_revisions_that_a_server_names_decide() {
