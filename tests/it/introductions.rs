@@ -1,5 +1,7 @@
 //! What Weir says of itself: capabilities, instructions, who it is, and how long that holds.
 
+use std::time::Duration;
+
 use weir::json::Object;
 use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
@@ -8,7 +10,6 @@ use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, S
 use crate::client::{Client, object, string};
 use crate::upstream::Script;
 use crate::world::{World, hub, pass};
-use std::time::Duration;
 
 const APPS: &str = r#"{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}}"#;
 
@@ -57,7 +58,7 @@ async fn capabilities_are_the_union_of_what_the_visible_upstreams_have() {
         [roles.guest]
         tools.allow = ["hub/*"]
         [roles.stranger]
-        tools.allow = ["none/*"]
+        tools.allow = []
     "#;
     for upstream in SIDES {
         let zoo = declares(
@@ -66,8 +67,7 @@ async fn capabilities_are_the_union_of_what_the_visible_upstreams_have() {
         let hub = declares(r#","extensions":{"x/a":{"of":"hub"},"x/b":{}}"#);
         let script = |capabilities: &str| Script::full(upstream).capabilities(capabilities);
         let scripts = vec![("zoo", script(&zoo)), ("hub", script(&hub))];
-        let config = config.replace(r#"tools.allow = ["none/*"]"#, "tools.allow = []");
-        let world = World::start(scripts, &config).await;
+        let world = World::start(scripts, config).await;
         let ui = &APPS[1..APPS.len() - 1];
         let all = format!(
             r#"{{"completions":{{}},"extensions":{{{ui},"x/a":{{"of":"zoo","n":1e400}},"x/b":{{}}}},"experimental":{{"e":{{"n":1.0}}}}}}"#
