@@ -8,6 +8,7 @@ use weir::catalog::{Catalog, Cursor, Filter, Outlet, Settings, Snapshot};
 use weir::mcp::item::Item;
 use weir::mcp::kind::Kind;
 use weir::mcp::name::{Naming, UpstreamName};
+use weir::mcp::older::Form;
 use weir::mcp::pattern::Rules;
 
 /// A role with one rule, so that every item is matched against a pattern.
@@ -45,6 +46,7 @@ fn catalog(upstreams: &[UpstreamName]) -> Catalog {
         outlets: upstreams.iter().map(outlet).collect(),
         page_items: 200,
         page_bytes: 1 << 20,
+        instructions: true,
     })
 }
 
@@ -58,7 +60,7 @@ fn tools(count: usize, round: usize) -> Snapshot {
         );
         Item::parse(Kind::Tool, text.into()).expect("a tool")
     };
-    Snapshot { items: (0..count).map(tool).collect(), fresh_until: None }
+    Snapshot { items: (0..count).map(tool).collect(), fresh_until: None, is_private: false }
 }
 
 fn reading(criterion: &mut Criterion) {
@@ -68,9 +70,10 @@ fn reading(criterion: &mut Criterion) {
         catalog.publish(upstream, Kind::Tool, tools(100, 0));
     }
     let view = catalog.view("role", &role()).borrow().clone();
-    let after = view.page(Kind::Tool, None).next.expect("1 000 tools have several pages");
+    let after =
+        view.page(Kind::Tool, None, Form::Newest).next.expect("1 000 tools have several pages");
     criterion.bench_function("a page of 200 of 1 000", |bench| {
-        bench.iter(|| view.page(Kind::Tool, black_box(Some(&after))));
+        bench.iter(|| view.page(Kind::Tool, black_box(Some(&after)), Form::Newest));
     });
     criterion.bench_function("a name of 1 000 resolved", |bench| {
         bench.iter(|| view.resolve(Kind::Tool, black_box("up7__tool_number_00042")));

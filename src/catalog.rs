@@ -18,6 +18,7 @@
 //! Knows nothing of: clients, transports, protocol eras, and how a role is written down.
 
 mod cursor;
+mod instructions;
 mod shelf;
 mod table;
 mod template;
@@ -36,10 +37,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
+use instructions::Instructions;
 use shelf::Shelf;
 use table::Table;
 
@@ -93,6 +96,8 @@ pub struct Settings {
     pub page_items: usize,
     /// How many bytes of items a page holds at most; a larger item has a page to itself.
     pub page_bytes: usize,
+    /// Whether views hand on what upstreams tell models about their use.
+    pub instructions: bool,
 }
 
 /// All that one upstream lists of one kind.
@@ -102,6 +107,17 @@ pub struct Snapshot {
     pub items: Vec<Item>,
     /// When the upstream's own time to live ends, if it gave one.
     pub fresh_until: Option<Instant>,
+    /// Whether the upstream says that its list is not the same for everybody.
+    pub is_private: bool,
+}
+
+/// What an upstream says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Introduction {
+    /// What it can do beyond lists.
+    pub capabilities: Capabilities,
+    /// What it tells models about its use.
+    pub instructions: Option<Arc<str>>,
 }
 
 /// The snapshots of all upstreams, and the views that are in use.
@@ -126,7 +142,7 @@ struct Writer {
 struct Source {
     /// Per kind; `None` until it is listed for the first time.
     shelves: [Option<Shelf>; 4],
-    completes: bool,
+    introduction: Introduction,
 }
 
 impl Catalog {
@@ -157,11 +173,14 @@ impl Catalog {
         }
     }
 
-    /// Tells whether the upstream completes arguments.
-    pub fn set_completions(&self, upstream: &UpstreamName, completions: bool) {
+    /// Takes what an upstream says of itself, each time that it has connected.
+    pub fn introduce(&self, upstream: &UpstreamName, introduction: Introduction) {
         let Some(at) = self.place_of(upstream) else { return };
         let writer = &mut *self.write();
-        writer.sources[at].completes = completions;
+        if writer.sources[at].introduction == introduction {
+            return;
+        }
+        writer.sources[at].introduction = introduction;
         for viewer in &writer.viewers {
             let view = View::clone(&viewer.feed.borrow());
             viewer.show(&self.settings, &writer.sources, view);
@@ -289,29 +308,55 @@ impl Viewer {
         shelf.targets.iter().filter(allowed).cloned().collect()
     }
 
+    /// Puts into a view what the upstreams say of themselves of which it shows something, and of each only
+    /// what it can do for what is shown.
+    fn introduce(&self, settings: &Settings, sources: &[Source], view: &mut View) {
+        let mut capabilities = Capabilities::default();
+        let mut instructions = Instructions::new(&settings.naming);
+        for (outlet, source) in settings.outlets.iter().zip(sources) {
+            let shows =
+                Kind::ALL.map(|kind| !view.tables[kind.index()].of(&outlet.name).is_empty());
+            let [prompts, tools, resources, templates] = shows;
+            if !shows.contains(&true) {
+                continue;
+            }
+            let Introduction { capabilities: declared, instructions: text } = &source.introduction;
+            let mut declared = declared.clone().carried();
+            declared.completions &= prompts || templates;
+            declared.subscribe &= resources || templates;
+            if !tools {
+                declared.tasks = Tasks::default();
+            }
+            capabilities.join(&declared);
+            if let Some(text) = text.as_ref().filter(|_| settings.instructions) {
+                instructions.add(outlet, prompts || tools, text);
+            }
+        }
+        view.capabilities = Arc::new(capabilities);
+        view.instructions = instructions.finish();
+    }
+
     /// Completes a view by what hangs on the state of upstreams and not on their items, and puts it in
     /// the old one's place. Who watches is woken only if the role can see the difference; a list's time
     /// to live alone is none.
     fn show(&self, settings: &Settings, sources: &[Source], mut view: View) {
         for kind in Kind::ALL {
+            let at = kind.index();
             let reached = || {
                 let all = settings.outlets.iter().zip(sources).zip(&self.reaches);
-                all.filter(|(_, reaches)| **reaches).map(|((outlet, source), _)| {
-                    (&outlet.name, source.shelves[kind.index()].as_ref())
-                })
+                all.filter(|(_, reaches)| **reaches)
+                    .map(|((outlet, source), _)| (&outlet.name, source.shelves[at].as_ref()))
             };
             let missing =
                 reached().filter(|(_, shelf)| shelf.is_none()).map(|(name, _)| name.clone());
             let mut missing: Vec<_> = missing.collect();
             missing.sort();
-            view.missing[kind.index()] = missing.into();
-            let shelves = reached().filter_map(|(_, shelf)| shelf);
-            view.fresh_until[kind.index()] = shelves.filter_map(|shelf| shelf.fresh_until).min();
+            view.missing[at] = missing.into();
+            let shelves = || reached().filter_map(|(_, shelf)| shelf);
+            view.fresh_until[at] = shelves().filter_map(|shelf| shelf.fresh_until).min();
+            view.is_private[at] = shelves().any(|shelf| shelf.is_private);
         }
-        view.completions = settings.outlets.iter().zip(sources).any(|(outlet, source)| {
-            let shows = |kind: Kind| !view.tables[kind.index()].of(&outlet.name).is_empty();
-            source.completes && (shows(Kind::Prompt) || shows(Kind::Template))
-        });
+        self.introduce(settings, sources, &mut view);
         self.feed.send_if_modified(|shown| {
             let visible = !view.looks_like(shown);
             *shown = Arc::new(view);

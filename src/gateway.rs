@@ -25,10 +25,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::catalog::{self, Catalog, Cursor, Filter, View};
+use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
 use crate::mcp::call::{Ask, Call, Caller, Client, Method};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::older::Form;
 use crate::policy::role::Role;
 use crate::policy::{Credentials, Policy, Principal, Refusal};
 use crate::upstream::{self, Upstream};
@@ -213,18 +214,29 @@ impl Guest {
     }
 
     /// Answers a list from memory.
-    pub async fn list(&self, kind: Kind, cursor: Option<&str>) -> Result<Page, Fault> {
+    pub async fn list(&self, kind: Kind, cursor: Option<&str>, form: Form) -> Result<Page, Fault> {
         let unreadable = |_| Fault::Request("Invalid cursor".to_owned());
         let after = cursor.map(|text| Cursor::parse(text, kind)).transpose().map_err(unreadable)?;
         self.settle().await;
-        let page = self.view().page(kind, after.as_ref());
+        let page = self.view().page(kind, after.as_ref(), form);
         Ok(Page {
             items: page.items,
             next_cursor: page.next.map(|next| next.encode(kind)),
             partial: page.partial,
             ttl: page.fresh_for.map_or(LIST_TTL, |fresh_for| fresh_for.min(LIST_TTL)),
-            public: self.public,
+            public: self.public && !page.is_private,
         })
+    }
+
+    /// The item that an ask is about: whoever has it may ask.
+    pub async fn find(&self, ask: &Ask) -> Result<Arc<Target>, Fault> {
+        if let Some(target) = self.resolve(ask) {
+            return Ok(target);
+        }
+        // Just after the start the owner may not have been listed yet.
+        self.settle().await;
+        let missing = || Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() };
+        self.resolve(ask).ok_or_else(missing)
     }
 
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
@@ -236,23 +248,7 @@ impl Guest {
         self.send(&target, ask, caller).await
     }
 
-    /// The item that is asked for, if the guest may reach it.
-    async fn find(&self, ask: &Ask) -> Result<Arc<catalog::Target>, Fault> {
-        if let Some(target) = self.resolve(ask) {
-            return Ok(target);
-        }
-        // Just after the start the owner may not have been listed yet.
-        self.settle().await;
-        let missing = || Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() };
-        self.resolve(ask).ok_or_else(missing)
-    }
-
-    async fn send(
-        &self,
-        target: &catalog::Target,
-        ask: Ask,
-        caller: Caller,
-    ) -> Result<Went, Fault> {
+    async fn send(&self, target: &Target, ask: Ask, caller: Caller) -> Result<Went, Fault> {
         let call = ask.call(&target.own, caller);
         self.call(target, call).await
     }
@@ -283,7 +279,7 @@ impl Guest {
         }
     }
 
-    fn resolve(&self, ask: &Ask) -> Option<Arc<catalog::Target>> {
+    fn resolve(&self, ask: &Ask) -> Option<Arc<Target>> {
         let view = self.view.borrow();
         match ask.method {
             Method::ReadResource => view.resolve_uri(&ask.key),

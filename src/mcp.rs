@@ -5,10 +5,13 @@
 //! `downstream` and `upstream`.
 
 pub mod call;
+pub mod capabilities;
 pub mod item;
 pub mod kind;
+pub mod mirror;
 pub mod name;
 pub mod note;
+pub mod older;
 pub mod pattern;
 pub mod question;
 pub mod revision;

@@ -28,7 +28,6 @@ mod legacy;
 pub mod library;
 mod life;
 mod links;
-mod mirror;
 mod modern;
 mod opener;
 mod pool;
@@ -57,6 +56,7 @@ use hyper::{HeaderMap, Uri};
 
 use crate::json::Object;
 use crate::mcp::call::Caller;
+use crate::mcp::capabilities::{self, Capabilities};
 use crate::mcp::item::Item;
 use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
@@ -94,9 +94,14 @@ impl Settings {
     fn declared(&self, one_stream: bool) -> Bytes {
         match &self.sharing {
             Sharing::Sole(declared) => declared.clone(),
-            Sharing::Shared if one_stream => Bytes::from_static(b"{}"),
+            Sharing::Shared if one_stream => Bytes::from_static(capabilities::OWN.as_bytes()),
             Sharing::Shared | Sharing::Client => {
-                Abilities::ALL.declare(Revision::NEWEST_LEGACY).to_bytes()
+                let everything = Caller {
+                    abilities: Abilities::ALL,
+                    capabilities: Bytes::from_static(capabilities::OWN.as_bytes()),
+                    ..Caller::plain(Revision::NEWEST_LEGACY)
+                };
+                declared(&everything)
             }
         }
     }
@@ -232,8 +237,10 @@ pub struct About {
     pub wire: &'static str,
     /// Which topics it declares.
     pub topics: [bool; 3],
-    /// Whether it completes arguments.
-    pub completions: bool,
+    /// What else it can do.
+    pub capabilities: Capabilities,
+    /// What it tells models about its use, at most [`MAX_INSTRUCTIONS_BYTES`] of it.
+    pub instructions: Option<Arc<str>>,
 }
 
 impl About {
@@ -248,6 +255,9 @@ impl About {
     }
 }
 
+/// How much is kept of what an upstream tells models about its use.
+pub const MAX_INSTRUCTIONS_BYTES: usize = 8 * 1024;
+
 /// How often each topic was said to have changed, over all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes(pub [u64; 3]);
@@ -261,6 +271,8 @@ pub struct Listing {
     pub truncated: Option<String>,
     /// How long it may be kept, if the upstream says so: the least of its pages' times.
     pub ttl: Option<Duration>,
+    /// Whether the upstream says that it is not the same for everybody.
+    pub is_private: bool,
 }
 
 /// Why there is no reply.
@@ -314,13 +326,10 @@ fn declared_in(revision: Revision, caller: &Caller) -> Bytes {
     let extensions = capabilities.ok().and_then(|it| it.get_object("extensions"));
     if let Some(mut extensions) = extensions {
         // The eras know tasks of different shapes, and none becomes the other.
-        extensions.take(TASKS);
+        extensions.take(capabilities::TASKS_EXTENSION);
         if !extensions.is_empty() {
             declared.set("extensions", extensions.to_bytes());
         }
     }
     declared.to_bytes()
 }
-
-/// The extension of the modern era for calls that go on.
-const TASKS: &str = "io.modelcontextprotocol/tasks";

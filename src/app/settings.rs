@@ -58,6 +58,7 @@ pub(super) fn catalog(config: &config::Config) -> catalog::Settings {
         outlets: config.upstreams.iter().map(outlet).collect(),
         page_items: config.protocol.page_size,
         page_bytes: PAGE_BYTES,
+        instructions: config.protocol.instructions,
     }
 }
 

@@ -15,15 +15,18 @@ use tokio::time::Instant;
 use super::view::Target;
 use super::{Outlet, Settings, Snapshot};
 use crate::json;
-use crate::mcp::item::{Item, MAX_URI_BYTES};
+use crate::mcp::item::{Flaw, Item, MAX_URI_BYTES};
 use crate::mcp::kind::Kind;
+use crate::mcp::mirror::Mirror;
 use crate::mcp::name::Naming;
+use crate::mcp::older;
 
 /// What one upstream shows of one kind.
 pub(super) struct Shelf {
     /// Sorted by public key, bytewise; each key once.
     pub(super) targets: Vec<Arc<Target>>,
     pub(super) fresh_until: Option<Instant>,
+    pub(super) is_private: bool,
     pub(super) problems: Problems,
 }
 
@@ -37,16 +40,20 @@ impl Shelf {
         old: Option<&Self>,
     ) -> Self {
         let outlet = &settings.outlets[at];
-        let leaving = snapshot.items.into_iter().filter(|item| outlet.lets_out(kind, &item.key));
-        let mut items: Vec<(Box<str>, Item)> = leaving
-            .map(|item| (public_key(&settings.naming, outlet, kind, &item.key), item))
-            .collect();
+        let mut problems = Problems::default();
+        let mut items: Vec<(Box<str>, Item)> = Vec::with_capacity(snapshot.items.len());
+        for item in snapshot.items.into_iter().filter(|item| outlet.lets_out(kind, &item.key)) {
+            let key = public_key(&settings.naming, outlet, kind, &item.key);
+            match item.flaw {
+                Some(flaw) => problems.note(Reason::Flaw(flaw), &key, item),
+                None => items.push((key, item)),
+            }
+        }
         // Stable: of the same name twice, the one that was listed first stays in front.
         items.sort_by(|(a, _), (b, _)| a.cmp(b));
 
         let mut items = items.into_iter().peekable();
         let mut old = old.map_or(&[][..], |old| &old.targets).iter().peekable();
-        let mut problems = Problems::default();
         let mut targets = Vec::with_capacity(items.len());
         let mut scratch = Vec::new();
         while let Some((key, item)) = items.next() {
@@ -66,7 +73,8 @@ impl Shelf {
             let reason = if clash { Reason::Clash } else { Reason::Duplicate };
             rivals.into_iter().for_each(|rival| problems.note(reason, &key, rival));
         }
-        Self { targets, fresh_until: snapshot.fresh_until, problems }
+        let Snapshot { fresh_until, is_private, .. } = snapshot;
+        Self { targets, fresh_until, is_private, problems }
     }
 }
 
@@ -105,8 +113,15 @@ fn render(
     if let Some(before) = same(&json) {
         return Arc::clone(before);
     }
+    let older =
+        older::definition(kind, &definition).map(|older| json::on_one_line(older.to_bytes()));
+    let mirror = match kind {
+        // Bad marks are none: who has to keep to them does not list such a tool at all.
+        Kind::Tool => Mirror::read(&definition).unwrap_or_default(),
+        Kind::Prompt | Kind::Resource | Kind::Template => None,
+    };
     let upstream = outlet.name.clone();
-    Arc::new(Target { kind, upstream, own: item.key, key: key.into(), json })
+    Arc::new(Target { kind, upstream, own: item.key, key: key.into(), json, older, mirror })
 }
 
 /// The longest public key, in bytes: with it a cursor stays within its own limit.
@@ -117,7 +132,7 @@ const MAX_KEY_BYTES: usize = MAX_URI_BYTES;
 /// Why items of one list are left out; at most [`Problems::MAX`] are kept, the others are counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problems {
-    /// The first ones, in the order of the public keys.
+    /// The first ones: those of no use, then the others in the order of the public keys.
     pub first: Vec<Problem>,
     /// How many more there are.
     pub more: usize,
@@ -143,6 +158,8 @@ pub enum Reason {
     Clash,
     /// The public name is longer than any that is taken.
     TooLong,
+    /// Nobody could use it.
+    Flaw(Flaw),
 }
 
 impl Problems {
@@ -183,6 +200,7 @@ impl fmt::Display for Problem {
             Reason::Duplicate => write!(f, "{own:?} is listed twice, the first is kept"),
             Reason::Clash => write!(f, "{own:?} would be {key:?} like another, rename one of them"),
             Reason::TooLong => write!(f, "{own:?} has a name of more than {MAX_KEY_BYTES} bytes"),
+            Reason::Flaw(flaw) => write!(f, "{own:?} is of no use: {flaw}"),
         }
     }
 }

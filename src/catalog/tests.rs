@@ -1,5 +1,6 @@
 //! What the catalog promises, in examples; in properties in the file beside.
 
+mod introductions;
 mod properties;
 
 use std::time::Duration;
@@ -8,6 +9,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::mcp::kind::Topic;
+use crate::mcp::older::Form;
 
 /// A role made of patterns over `<upstream>/<key>`, the same for all kinds.
 struct Sees(Rules);
@@ -46,7 +48,13 @@ fn outlet(text: &str) -> Outlet {
 
 fn settings(upstreams: &[&str]) -> Settings {
     let outlets = upstreams.iter().map(|upstream| outlet(upstream)).collect();
-    Settings { naming: Naming::default(), outlets, page_items: 2, page_bytes: 1_000 }
+    Settings {
+        naming: Naming::default(),
+        outlets,
+        page_items: 2,
+        page_bytes: 1_000,
+        instructions: true,
+    }
 }
 
 fn catalog(upstreams: &[&str]) -> Catalog {
@@ -60,7 +68,7 @@ fn item(kind: Kind, key: &str, version: u8) -> Item {
 
 fn snapshot(kind: Kind, keys: &[&str]) -> Snapshot {
     let items = keys.iter().map(|key| item(kind, key, 0)).collect();
-    Snapshot { items, fresh_until: None }
+    Snapshot { items, fresh_until: None, is_private: false }
 }
 
 impl Catalog {
@@ -79,7 +87,7 @@ impl View {
     fn keys(&self, kind: Kind) -> Vec<String> {
         let (mut keys, mut after) = (Vec::new(), None);
         loop {
-            let page = self.page(kind, after.as_ref());
+            let page = self.page(kind, after.as_ref(), Form::Newest);
             keys.extend(keys_on(&page, kind));
             after = page.next;
             if after.is_none() {
@@ -120,14 +128,17 @@ fn an_item_is_shown_under_its_public_name_and_with_every_other_byte() {
     let catalog = Catalog::new(settings);
     let publish = |kind, text: &'static str| {
         let items = vec![Item::parse(kind, text.into()).expect(text)];
-        catalog.publish(&name("a"), kind, Snapshot { items, fresh_until: None });
+        catalog.publish(&name("a"), kind, Snapshot { items, fresh_until: None, is_private: false });
     };
     publish(Kind::Prompt, r#"{"odd":1e400,"name":"x","n":{"name": "x"}}"#);
     publish(Kind::Resource, "{ \"uri\":\n\"a:b\" , \"name\":\"x\" }");
     let view = catalog.seen(&["*"], &[]);
-    let prompts = view.page(Kind::Prompt, None).items;
+    let prompts = view.page(Kind::Prompt, None, Form::Newest).items;
     assert_eq!(prompts, r#"{"odd":1e400,"name":"a__neat","n":{"name": "x"}}"#);
-    assert_eq!(view.page(Kind::Resource, None).items, r#"{ "uri": "a:b" , "name":"x" }"#);
+    assert_eq!(
+        view.page(Kind::Resource, None, Form::Newest).items,
+        r#"{ "uri": "a:b" , "name":"x" }"#
+    );
     let target = view.resolve(Kind::Prompt, "a__neat").expect("listed");
     assert_eq!((&*target.own, target.upstream.as_str()), ("x", "a"));
     assert!(view.resolve(Kind::Prompt, "a__x").is_none());
@@ -141,7 +152,7 @@ fn a_page_holds_so_many_items_and_so_many_bytes() {
     let mut sizes = Vec::new();
     let mut after = None;
     loop {
-        let page = view.page(Kind::Tool, after.as_ref());
+        let page = view.page(Kind::Tool, after.as_ref(), Form::Newest);
         sizes.push((page.count, page.items.len() <= 45));
         after = page.next;
         if after.is_none() {
@@ -149,7 +160,7 @@ fn a_page_holds_so_many_items_and_so_many_bytes() {
         }
     }
     assert_eq!(sizes, [(2, true), (1, true), (1, false)]);
-    assert_eq!(view.page(Kind::Prompt, None).count, 0);
+    assert_eq!(view.page(Kind::Prompt, None, Form::Newest).count, 0);
 }
 
 #[test]
@@ -158,12 +169,12 @@ fn a_page_resumes_after_a_name_and_an_upstream_that_have_since_vanished() {
     for upstream in ["a", "b", "c"] {
         catalog.lists(upstream, Kind::Tool, &["1"]);
     }
-    let next = catalog.seen(&["*"], &[]).page(Kind::Tool, None).next.expect("more");
+    let next = catalog.seen(&["*"], &[]).page(Kind::Tool, None, Form::Newest).next.expect("more");
     catalog.lists("b", Kind::Tool, &[]);
     let view = catalog.seen(&["*"], &[]);
-    assert_eq!(keys_on(&view.page(Kind::Tool, Some(&next)), Kind::Tool), ["c__1"]);
+    assert_eq!(keys_on(&view.page(Kind::Tool, Some(&next), Form::Newest), Kind::Tool), ["c__1"]);
     let never = Cursor { upstream: name("aa"), key: "x".into() };
-    assert_eq!(keys_on(&view.page(Kind::Tool, Some(&never)), Kind::Tool), ["c__1"]);
+    assert_eq!(keys_on(&view.page(Kind::Tool, Some(&never), Form::Newest), Kind::Tool), ["c__1"]);
 }
 
 #[test]
@@ -218,7 +229,11 @@ fn an_unchanged_item_stays_the_same_in_memory_and_shares_none_with_its_message()
     let before = catalog.seen(&["*"], &[]).resolve(Kind::Resource, "r:1").expect("listed");
     let message = Bytes::from(format!("{}{}", r#"{"uri":"r:1","v":0}"#, " ".repeat(1_000)));
     let items = vec![Item::parse(Kind::Resource, message.slice(..19)).expect("an item")];
-    catalog.publish(&name("a"), Kind::Resource, Snapshot { items, fresh_until: None });
+    catalog.publish(
+        &name("a"),
+        Kind::Resource,
+        Snapshot { items, fresh_until: None, is_private: false },
+    );
     assert!(message.is_unique());
     let after = catalog.seen(&["*"], &[]).resolve(Kind::Resource, "r:1").expect("listed");
     assert!(Arc::ptr_eq(&before, &after));
@@ -296,27 +311,12 @@ fn one_upstreams_outrageous_templates_cost_the_others_nothing() {
 }
 
 #[test]
-fn who_can_see_a_prompt_or_a_template_of_a_completing_upstream_has_completions() {
-    let catalog = catalog(&["a", "b"]);
-    catalog.lists("a", Kind::Tool, &["x"]);
-    catalog.lists("b", Kind::Prompt, &["x"]);
-    let mut all = catalog.view("all", &sees(&["*"], &[]));
-    catalog.set_completions(&name("a"), true);
-    assert!(!all.borrow().completions() && !all.has_changed().expect("open"));
-    catalog.set_completions(&name("b"), true);
-    assert!(all.has_changed().expect("open") && all.borrow_and_update().completions());
-    assert!(!catalog.seen(&["a/*"], &[]).completions());
-    catalog.lists("b", Kind::Prompt, &[]);
-    assert!(!all.borrow().completions());
-}
-
-#[test]
 fn a_list_names_the_upstreams_within_reach_that_were_never_listed() {
     let catalog = catalog(&["c", "b", "a"]);
     catalog.lists("b", Kind::Tool, &[]);
     let mut all = catalog.view("all", &sees(&["*"], &[]));
     let some = catalog.view("some", &sees(&["a/*", "b/*"], &[]));
-    assert_eq!(all.borrow().page(Kind::Tool, None).partial, [name("a"), name("c")]);
+    assert_eq!(all.borrow().page(Kind::Tool, None, Form::Newest).partial, [name("a"), name("c")]);
     assert_eq!(all.borrow_and_update().missing(Kind::Prompt), [name("a"), name("b"), name("c")]);
     assert_eq!(some.borrow().missing(Kind::Tool), [name("a")]);
     let before = all.borrow().clone();
@@ -331,13 +331,18 @@ async fn a_list_is_fresh_as_long_as_the_first_to_expire_and_that_wakes_nobody() 
     let mut all = catalog.view("all", &sees(&["a/*", "b/*"], &[]));
     let publish = |upstream: &str, seconds| {
         let fresh_until = Some(Instant::now() + Duration::from_secs(seconds));
-        catalog.publish(&name(upstream), Kind::Tool, Snapshot { items: Vec::new(), fresh_until });
+        catalog.publish(
+            &name(upstream),
+            Kind::Tool,
+            Snapshot { items: Vec::new(), fresh_until, is_private: false },
+        );
     };
     for (upstream, seconds) in [("a", 20), ("b", 30), ("c", 1)] {
         publish(upstream, seconds);
     }
-    let fresh_for =
-        |all: &watch::Receiver<Arc<View>>| all.borrow().page(Kind::Tool, None).fresh_for;
+    let fresh_for = |all: &watch::Receiver<Arc<View>>| {
+        all.borrow().page(Kind::Tool, None, Form::Newest).fresh_for
+    };
     assert_eq!(fresh_for(&all), Some(Duration::from_secs(20)));
     all.mark_unchanged();
     publish("a", 40);
@@ -345,7 +350,7 @@ async fn a_list_is_fresh_as_long_as_the_first_to_expire_and_that_wakes_nobody() 
     assert!(!all.has_changed().expect("open"));
     tokio::time::advance(Duration::from_secs(31)).await;
     assert_eq!(fresh_for(&all), Some(Duration::ZERO));
-    assert_eq!(all.borrow().page(Kind::Prompt, None).fresh_for, None);
+    assert_eq!(all.borrow().page(Kind::Prompt, None, Form::Newest).fresh_for, None);
 }
 
 #[test]

@@ -92,6 +92,8 @@ mod tests {
             own: key.as_str().into(),
             key: key.as_str().into(),
             json: Bytes::new(),
+            older: None,
+            mirror: None,
         };
         keys.iter().map(target).map(Arc::new).collect()
     }

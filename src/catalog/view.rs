@@ -15,9 +15,12 @@ use tokio::time::Instant;
 use super::cursor::Cursor;
 use super::table::Table;
 use super::{Filter, Outlet, Settings, template, uri};
+use crate::mcp::capabilities::Capabilities;
 use crate::mcp::item::MAX_URI_BYTES;
 use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::mirror::Mirror;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::older::Form;
 
 /// What one role sees. Only the catalog makes one.
 #[derive(Clone)]
@@ -28,7 +31,10 @@ pub struct View {
     pub(super) missing: [Arc<[UpstreamName]>; 4],
     /// Per kind: when the first of the lists that it was made from becomes stale.
     pub(super) fresh_until: [Option<Instant>; 4],
-    pub(super) completions: bool,
+    /// Per kind: whether one of these lists is not the same for everybody.
+    pub(super) is_private: [bool; 4],
+    pub(super) capabilities: Arc<Capabilities>,
+    pub(super) instructions: Option<Arc<str>>,
     settings: Arc<Settings>,
     /// For URIs that nobody lists; everything else was filtered when the tables were made.
     filter: Arc<dyn Filter>,
@@ -40,7 +46,9 @@ impl View {
             tables: Default::default(),
             missing: std::array::from_fn(|_| Arc::from([])),
             fresh_until: [None; 4],
-            completions: false,
+            is_private: [false; 4],
+            capabilities: Arc::default(),
+            instructions: None,
             settings,
             filter,
         }
@@ -50,7 +58,7 @@ impl View {
     ///
     /// A cursor is a place in the order and nothing more: its item, or the whole upstream, may have
     /// vanished, or may never have been visible here.
-    pub fn page(&self, kind: Kind, after: Option<&Cursor>) -> Page {
+    pub fn page(&self, kind: Kind, after: Option<&Cursor>, form: Form) -> Page {
         let table = &self.tables[kind.index()];
         let rows = match after {
             None => table.rows(),
@@ -59,7 +67,7 @@ impl View {
         // Commas count too, one per item: it saves a case and costs a byte.
         let (mut count, mut bytes) = (0, 0);
         for row in rows.iter().take(self.settings.page_items.max(1)) {
-            let grown = bytes + row.json.len() + 1;
+            let grown = bytes + row.json_as(form).len() + 1;
             if count > 0 && grown > self.settings.page_bytes {
                 break;
             }
@@ -68,12 +76,13 @@ impl View {
         let (on_page, behind) = rows.split_at(count);
         let last = on_page.last().filter(|_| !behind.is_empty());
         Page {
-            items: join(on_page, bytes),
+            items: join(on_page, form, bytes),
             count,
             next: last.map(|row| Cursor { upstream: row.upstream.clone(), key: row.key.clone() }),
             partial: self.missing(kind).to_vec(),
             fresh_for: self.fresh_until[kind.index()]
                 .map(|until| until.saturating_duration_since(Instant::now())),
+            is_private: self.is_private[kind.index()],
         }
     }
 
@@ -121,12 +130,20 @@ impl View {
             own: uri.into(),
             key: uri.into(),
             json: Bytes::new(),
+            older: None,
+            mirror: None,
         }))
     }
 
-    /// Whether an upstream of which this view shows a prompt or a template completes arguments.
-    pub fn completions(&self) -> bool {
-        self.completions
+    /// What the upstreams can do together of which this view shows something; of two settings for the same
+    /// thing, those of the first in the file. What is not carried is not among it.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// What the upstreams of which this view shows something tell models about their use.
+    pub fn instructions(&self) -> Option<&str> {
+        self.instructions.as_deref()
     }
 
     /// Upstreams that this role can reach and that have not been listed yet.
@@ -144,7 +161,8 @@ impl View {
     pub(super) fn looks_like(&self, other: &Self) -> bool {
         self.tables.iter().zip(&other.tables).all(|(a, b)| same_table(a, b))
             && self.missing == other.missing
-            && self.completions == other.completions
+            && self.capabilities == other.capabilities
+            && self.instructions == other.instructions
     }
 
     /// Whether the URI may be asked of this upstream, listed or not.
@@ -173,13 +191,13 @@ fn same_table(a: &Arc<Table>, b: &Arc<Table>) -> bool {
     Arc::ptr_eq(a, b) || a == b
 }
 
-fn join(rows: &[Arc<Target>], capacity: usize) -> Bytes {
+fn join(rows: &[Arc<Target>], form: Form, capacity: usize) -> Bytes {
     let mut items = BytesMut::with_capacity(capacity);
     for (at, row) in rows.iter().enumerate() {
         if at > 0 {
             items.put_u8(b',');
         }
-        items.put_slice(&row.json);
+        items.put_slice(row.json_as(form));
     }
     items.freeze()
 }
@@ -215,6 +233,20 @@ pub struct Target {
     /// The definition under the public name, as it stands in lists, on one line; empty for a URI that
     /// nobody lists.
     pub json: Bytes,
+    /// The same for clients of older revisions, where they cannot take it as it is.
+    pub older: Option<Bytes>,
+    /// Which arguments of a tool its callers repeat in headers.
+    pub mirror: Option<Mirror>,
+}
+
+impl Target {
+    /// The definition in this form.
+    fn json_as(&self, form: Form) -> &Bytes {
+        match (form, &self.older) {
+            (Form::Older, Some(older)) => older,
+            (Form::Older | Form::Newest, _) => &self.json,
+        }
+    }
 }
 
 // === Page ===
@@ -232,4 +264,6 @@ pub struct Page {
     pub partial: Vec<UpstreamName>,
     /// How long the list may be kept, if upstreams said so.
     pub fresh_for: Option<Duration>,
+    /// Whether an upstream says that its part is not the same for everybody.
+    pub is_private: bool,
 }

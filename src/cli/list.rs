@@ -11,6 +11,7 @@ use super::needed::Wanted;
 use super::output;
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
+use crate::mcp::older::Form;
 
 /// What `weir list` takes.
 #[derive(Debug, clap::Args)]
@@ -67,7 +68,7 @@ async fn list(house: &House, kind: Kind) -> Result<Vec<Object>, Failure> {
     let mut items = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
-        let page = house.guest().list(kind, cursor.as_deref()).await;
+        let page = house.guest().list(kind, cursor.as_deref(), Form::Newest).await;
         let page = page.map_err(|fault| Failure::Answered(fault.to_string()))?;
         let array = [b"[", page.items.as_ref(), b"]"].concat().into();
         let elements = json::elements(&array).unwrap_or_default();

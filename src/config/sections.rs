@@ -109,6 +109,8 @@ pub struct Protocol {
     pub sse_keepalive: Duration,
     /// The most items on one page of a list.
     pub page_size: usize,
+    /// Whether clients are told what upstreams say about their use.
+    pub instructions: bool,
 }
 
 impl Default for Protocol {
@@ -119,6 +121,7 @@ impl Default for Protocol {
             session_ttl: Duration::from_mins(30),
             sse_keepalive: Duration::from_secs(15),
             page_size: 200,
+            instructions: true,
         }
     }
 }
@@ -162,6 +165,7 @@ pub(super) fn protocol(t: &Table<'_>, server: &Server) -> Protocol {
         session_ttl: t.read("session_ttl", value::duration).unwrap_or(default.session_ttl),
         sse_keepalive: t.read("sse_keepalive", value::duration).unwrap_or(default.sse_keepalive),
         page_size: t.read("page_size", value::count(PAGE_SIZES)).unwrap_or(default.page_size),
+        instructions: t.read("instructions", value::boolean).unwrap_or(default.instructions),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::gateway::{Guest, Page};
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::call::{Method, Outcome, Reply};
+use crate::mcp::capabilities::Capabilities;
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
@@ -70,22 +71,51 @@ pub(super) fn set_partial(meta: &mut Object, partial: &[UpstreamName]) {
     meta.set(meta::PARTIAL, format!("[{}]", names.join(",")));
 }
 
-/// What a client of this view can ask for. Changes are always told, since Weir tells them itself.
-pub(super) fn capabilities(view: &View, completions: bool) -> Object {
-    let mut capabilities = Object::new();
+/// What a client can ask for. Changes of lists are always told, since Weir tells them itself; the rest is
+/// written as it is given, and a dialect takes out what its revision does not have.
+pub(super) fn capabilities(given: &Capabilities) -> Object {
+    let mut written = Object::new();
     for topic in Topic::ALL {
-        capabilities.set(topic.capability(), r#"{"listChanged":true}"#);
+        let subscribe = given.subscribe && topic == Topic::Resources;
+        written.set(
+            topic.capability(),
+            if subscribe {
+                r#"{"subscribe":true,"listChanged":true}"#
+            } else {
+                r#"{"listChanged":true}"#
+            },
+        );
     }
-    if completions && view.completions() {
-        capabilities.set("completions", "{}");
+    for (name, has) in [("completions", given.completions), ("logging", given.logging)] {
+        if has {
+            written.set(name, "{}");
+        }
     }
-    capabilities
+    let settings = [
+        ("tasks", given.tasks.to_object()),
+        ("extensions", given.extensions.to_object()),
+        ("experimental", given.experimental.to_object()),
+    ];
+    for (name, settings) in settings {
+        if let Some(settings) = settings {
+            written.set(name, settings.to_bytes());
+        }
+    }
+    written
 }
 
-/// Who Weir is.
+/// What upstreams tell models about their use, where they do.
+pub(super) fn set_instructions(result: &mut Object, view: &View) {
+    if let Some(instructions) = view.instructions() {
+        result.set("instructions", json::quote(instructions));
+    }
+}
+
+/// Who Weir is. Revisions that do not know a title skip it.
 pub(super) fn server_info() -> Bytes {
     Bytes::from_static(
-        concat!(r#"{"name":"weir","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#).as_bytes(),
+        concat!(r#"{"name":"weir","title":"Weir","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#)
+            .as_bytes(),
     )
 }
 
@@ -208,6 +238,21 @@ mod tests {
         assert_eq!(meta.to_bytes(), r#"{"weir/partial":["hub","wiki"]}"#);
         let empty = Page { items: Bytes::new(), next_cursor: None, partial: vec![], ..full };
         assert_eq!(page(Kind::Template, &empty).to_bytes(), r#"{"resourceTemplates":[]}"#);
+    }
+
+    #[test]
+    fn capabilities_are_written_as_they_are_given() {
+        let lists = r#""prompts":{"listChanged":true},"tools":{"listChanged":true},"#;
+        let none = format!(r#"{{{lists}"resources":{{"listChanged":true}}}}"#);
+        assert_eq!(capabilities(&Capabilities::default()).to_bytes(), none);
+        let declared = r#"{"completions":{},"logging":{},"tasks":{"list":{},"requests":{"tools":{"call":{}}}},"extensions":{"x/a":{"n":1e400}},"experimental":{"e":{}}}"#;
+        let subscribe = declared.replacen('{', r#"{"resources":{"subscribe":true},"#, 1);
+        let given = Capabilities::read(&Object::parse(subscribe).expect("an object"));
+        let all = format!(
+            r#"{{{lists}"resources":{{"subscribe":true,"listChanged":true}},{}"#,
+            &declared[1..]
+        );
+        assert_eq!(capabilities(&given).to_bytes(), all);
     }
 
     #[test]

@@ -20,11 +20,14 @@ use super::encode;
 use super::era::Versions;
 use super::meta;
 use super::questions::{Asking, Questions};
+use crate::catalog::View;
 use crate::gateway::{Fault, Guest, Went};
 use crate::json::Object;
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Client, Method, Outcome, Reply};
+use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::kind::Kind;
+use crate::mcp::older::{self, Form};
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{Id, Request, code};
@@ -77,11 +80,22 @@ pub(super) fn initialize(
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
-    // The capability came with 2025-03-26; the method is older.
-    let completions = revision >= Revision::V2025_03_26;
-    result.set("capabilities", encode::capabilities(&guest.view(), completions).to_bytes());
+    let view = guest.view();
+    result.set("capabilities", encode::capabilities(&told(&view, revision)).to_bytes());
     result.set("serverInfo", encode::server_info());
+    encode::set_instructions(&mut result, &view);
     Ok((peer, result.to_bytes()))
+}
+
+/// What a view's capabilities are in this revision.
+fn told(view: &View, revision: Revision) -> Capabilities {
+    let mut capabilities = view.capabilities().clone().without_tasks();
+    // The capability came with 2025-03-26; the method is older.
+    capabilities.completions &= revision >= Revision::V2025_03_26;
+    if revision < Revision::V2025_11_25 {
+        capabilities.tasks = Tasks::default();
+    }
+    capabilities
 }
 
 /// Answers a request ahead of `initialize`; `hint` says what to do first.
@@ -129,6 +143,7 @@ pub(super) fn serve(
         abilities,
         client: peer.client.clone(),
         notes,
+        param_headers: None,
     };
     let guest = guest.clone();
     let work = async move {
@@ -159,9 +174,12 @@ async fn answer(
     }
     match Method::of(method) {
         // What is not declared is not there.
-        Some(Method::Complete) if !guest.view().completions() => {}
+        Some(Method::Complete) if !guest.view().capabilities().completions => {}
         // They came with 2025-11-25.
-        Some(method) if method.is_about_a_task() && caller.revision < Revision::V2025_11_25 => {}
+        Some(method)
+            if method.is_about_a_task()
+                && (caller.revision < Revision::V2025_11_25
+                    || !guest.view().capabilities().tasks.tools_call) => {}
         Some(Method::UpdateTask) => {}
         Some(method) => return ask(guest, caller, &asking, id, method, params, max_reply).await,
         None => {}
@@ -171,7 +189,8 @@ async fn answer(
 
 async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Answer, Refused> {
     let cursor = encode::cursor(params)?;
-    let page = guest.list(kind, cursor.as_deref()).await.map_err(|fault| refuse(&fault))?;
+    let page =
+        guest.list(kind, cursor.as_deref(), Form::Older).await.map_err(|fault| refuse(&fault))?;
     let mut result = encode::page(kind, &page);
     let mut meta = Object::new();
     encode::set_partial(&mut meta, &page.partial);
@@ -210,11 +229,11 @@ async fn ask(
     if encode::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
     }
-    self::reply(id, reply, max_reply).await
+    self::reply(id, method, reply, max_reply).await
 }
 
 /// Puts an upstream's reply as a legacy server would have.
-async fn reply(id: &Id, reply: Reply, max_reply: usize) -> Result<Answer, Refused> {
+async fn reply(id: &Id, method: Method, reply: Reply, max_reply: usize) -> Result<Answer, Refused> {
     let body = match reply.outcome {
         Outcome::Error(object) => return Ok(error(id, object)),
         Outcome::Result(body) => body,
@@ -225,8 +244,12 @@ async fn reply(id: &Id, reply: Reply, max_reply: usize) -> Result<Answer, Refuse
     // A modern result may say that it is none, which these clients would not understand.
     let result = body.collect(max_reply).await;
     let result = result.map_err(|broken| encode::broken(&broken.to_string()))?;
-    let object = Object::parse_within(result.clone(), usize::MAX)
+    let mut object = Object::parse_within(result.clone(), usize::MAX)
         .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
+    let is_complete = matches!(object.get("resultType"), None | Some("\"complete\""));
+    if is_complete && method == Method::CallTool && older::result(&mut object) {
+        return Ok(Answer::result(id, &object.to_bytes()));
+    }
     match object.get("resultType") {
         None | Some("\"complete\"") => Ok(Answer::passing(id, Body::Whole(result))),
         // What can be asked has been, on the way here.
@@ -359,7 +382,7 @@ mod tests {
             (Era::Modern, "[]", Err(-32603)),
         ] {
             let outcome = Outcome::Result(Body::Whole(result.into()));
-            match reply(&Id::from(1), Reply { era, outcome }, 1_000).await {
+            match reply(&Id::from(1), Method::CallTool, Reply { era, outcome }, 1_000).await {
                 Ok(answer) => {
                     assert_eq!(expected, Ok(()), "{result}");
                     let whole = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);

@@ -23,7 +23,9 @@ use crate::gateway::{Fault, Guest, Round};
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Method, Outcome, Reply};
+use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::kind::Kind;
+use crate::mcp::older::Form;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{Id, Request, code};
@@ -45,6 +47,8 @@ pub(super) struct Opened {
     revision: Revision,
     owned: Owned,
     capabilities: Object,
+    /// The `Mcp-Param-*` headers, where the wire has any headers.
+    param_headers: Option<HeaderMap>,
 }
 
 impl Opened {
@@ -63,7 +67,8 @@ pub(super) fn open(
     let opened = read_context(&mut request, headers, versions);
     match opened {
         Ok((revision, owned, capabilities)) => {
-            Ok(Opened { request, revision, owned, capabilities })
+            let param_headers = headers.map(modern_headers::params);
+            Ok(Opened { request, revision, owned, capabilities, param_headers })
         }
         Err(refused) => Err((request.id, refused)),
     }
@@ -112,7 +117,11 @@ fn discover(guest: &Guest, id: &Id, versions: &Versions) -> Answer {
     let mut result = Object::new();
     result.set("resultType", COMPLETE);
     result.set("supportedVersions", versions.to_json());
-    result.set("capabilities", encode::capabilities(&guest.view(), true).to_bytes());
+    let view = guest.view();
+    // This revision has tasks as an extension only.
+    let capabilities = Capabilities { tasks: Tasks::default(), ..view.capabilities().clone() };
+    result.set("capabilities", encode::capabilities(&capabilities).to_bytes());
+    encode::set_instructions(&mut result, &view);
     // What can be asked changes with what the client may see and which upstreams are there.
     result.set("ttlMs", "0");
     result.set("cacheScope", PRIVATE);
@@ -128,7 +137,8 @@ pub(super) fn serve(
     streams: &Streams,
     max_reply: usize,
 ) -> Exchange {
-    let Opened { request: Request { id, method, params }, revision, owned, capabilities } = opened;
+    let Opened { request, revision, owned, capabilities, param_headers } = opened;
+    let Request { id, method, params } = request;
     if &*method == "server/discover" {
         let (guest, versions) = (guest.clone(), versions.clone());
         let answer = async move {
@@ -161,6 +171,7 @@ pub(super) fn serve(
         capabilities: capabilities.to_bytes(),
         client: guest.client(),
         notes,
+        param_headers,
     };
     let guest = guest.clone();
     let work = async move {
@@ -184,7 +195,8 @@ async fn answer(
     }
     match Method::of(method) {
         // What is not declared is not there.
-        Some(Method::Complete) if !guest.view().completions() => {}
+        Some(Method::Complete) if !guest.view().capabilities().completions => {}
+        Some(method) if method.is_about_a_task() && !guest.view().capabilities().has_tasks() => {}
         Some(Method::TaskResult) => {}
         Some(method) => {
             return ask(guest, caller, capabilities, id, method, params, max_reply).await;
@@ -196,7 +208,8 @@ async fn answer(
 
 async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Answer, Refused> {
     let cursor = encode::cursor(params)?;
-    let page = guest.list(kind, cursor.as_deref()).await.map_err(|fault| refuse(&fault))?;
+    let page = guest.list(kind, cursor.as_deref(), Form::Newest).await;
+    let page = page.map_err(|fault| refuse(&fault))?;
     let mut result = encode::page(kind, &page);
     result.set("resultType", COMPLETE);
     result.set("ttlMs", page.ttl.as_millis().to_string());
@@ -209,7 +222,7 @@ async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Ans
 
 async fn ask(
     guest: &Guest,
-    caller: Caller,
+    mut caller: Caller,
     capabilities: &Object,
     id: &Id,
     method: Method,
@@ -217,6 +230,12 @@ async fn ask(
     max_reply: usize,
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
+    if let (Method::CallTool, Some(headers)) = (method, &mut caller.param_headers) {
+        let target = guest.find(&ask).await.map_err(|fault| refuse(&fault))?;
+        if let Some(mirror) = &target.mirror {
+            modern_headers::check_params(headers, mirror, &ask.params)?;
+        }
+    }
     let key = ask.key.clone();
     let round = guest.ask_in_rounds(ask, caller).await.map_err(|fault| refuse(&fault))?;
     let reply = match round {
@@ -255,8 +274,14 @@ async fn reply(
     let mut object = Object::parse_within(result.clone(), usize::MAX)
         .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
     match object.get("resultType") {
-        Some(COMPLETE) if is_private && object.has("cacheScope") => {
-            object.set("cacheScope", PRIVATE);
+        // Spec, caching: the hints are a must.
+        Some(COMPLETE) if method == Method::ReadResource && !has_hints(&object, is_private) => {
+            if !object.has("ttlMs") {
+                object.set("ttlMs", "0");
+            }
+            if is_private || !object.has("cacheScope") {
+                object.set("cacheScope", PRIVATE);
+            }
             return Ok(Answer::result(id, &object.to_bytes()));
         }
         Some(COMPLETE) if reply.era == Era::Modern => return Ok(Answer::result(id, &result)),
@@ -375,6 +400,12 @@ fn with_own_info(result: &Object) -> Option<Object> {
     let mut meta = result.get_object("_meta")?;
     meta.set(mcp::meta::SERVER_INFO, encode::server_info());
     Some(meta)
+}
+
+/// Whether a result says how long, and as what, it may be kept.
+fn has_hints(result: &Object, is_private: bool) -> bool {
+    let scope = result.get("cacheScope");
+    result.has("ttlMs") && scope.is_some_and(|scope| scope == PRIVATE || !is_private)
 }
 
 fn declares_extensions(capabilities: &Object) -> bool {

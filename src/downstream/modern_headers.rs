@@ -5,17 +5,16 @@
 
 use std::borrow::Cow;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use hyper::{HeaderMap, StatusCode};
 
 use super::answer::Refused;
+use crate::json::Object;
 use crate::mcp::code::HEADER_MISMATCH;
+use crate::mcp::mirror::{self, Mirror, Value};
 
 /// The header that names the protocol's version, in every era that has it.
 pub(super) const VERSION: &str = "mcp-protocol-version";
 const METHOD: &str = "mcp-method";
-const NAME: &str = "mcp-name";
 
 /// Refuses a version header that is missing or not the body's.
 pub(super) fn check_version(headers: &HeaderMap, body: &str) -> Result<(), Refused> {
@@ -29,20 +28,46 @@ pub(super) fn check_method(headers: &HeaderMap, body: &str) -> Result<(), Refuse
 
 /// Refuses a name header that is missing or, decoded, not the body's.
 pub(super) fn check_name(headers: &HeaderMap, body: &str) -> Result<(), Refused> {
-    let raw = plain(headers, NAME)?;
-    let decoded = raw.map(|raw| decode(raw).ok_or_else(|| mismatch("Mcp-Name is not readable")));
-    compare("Mcp-Name", decoded.transpose()?.as_deref(), body)
+    compare("Mcp-Name", readable(headers, "Mcp-Name")?.as_deref(), body)
 }
 
-/// Reads a value that may be written as `=?base64?…?=`; `None` if the mark is there and the rest is
-/// no base64 of a text.
-fn decode(raw: &str) -> Option<Cow<'_, str>> {
-    let Some(encoded) = raw.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="))
-    else {
-        return Some(Cow::Borrowed(raw));
-    };
-    let bytes = STANDARD.decode(encoded).ok()?;
-    String::from_utf8(bytes).ok().map(Cow::Owned)
+/// The headers that repeat arguments of tools, whichever they are.
+pub(super) fn params(headers: &HeaderMap) -> HeaderMap {
+    let ours = headers.iter().filter(|(name, _)| name.as_str().starts_with(mirror::PREFIX));
+    let mut params = HeaderMap::new();
+    for (name, value) in ours {
+        params.append(name, value.clone());
+    }
+    params
+}
+
+/// Refuses headers that do not repeat a tool's arguments as its definition wants it, and takes out those
+/// that do: they are ours, the others somebody else's.
+pub(super) fn check_params(
+    headers: &mut HeaderMap,
+    mirror: &Mirror,
+    params: &Object,
+) -> Result<(), Refused> {
+    for (name, value) in mirror.values(params) {
+        let header = readable(headers, name.as_str())?;
+        match (header.as_deref(), value) {
+            // An object or an array, which no header can repeat, is for the tool to refuse.
+            (None, None | Some(Value::Other)) => {}
+            (None, Some(_)) => return Err(missing(name.as_str())),
+            (Some(header), Some(value)) if value.is_said_by(header) => {}
+            (Some(_), _) => return Err(different(name.as_str())),
+        }
+        headers.remove(name);
+    }
+    Ok(())
+}
+
+/// The only value of a header, decoded.
+fn readable<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, Refused> {
+    let raw = plain(headers, name)?;
+    let decoded = raw
+        .map(|raw| mirror::decode(raw).ok_or_else(|| mismatch(&format!("{name} is not readable"))));
+    decoded.transpose()
 }
 
 /// The only value of a header, in characters that a header may have.
@@ -61,9 +86,17 @@ fn plain<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refu
 fn compare(name: &str, header: Option<&str>, body: &str) -> Result<(), Refused> {
     match header {
         Some(header) if header == body => Ok(()),
-        Some(_) => Err(mismatch(&format!("{name} does not say what the body says"))),
-        None => Err(mismatch(&format!("{name} is missing"))),
+        Some(_) => Err(different(name)),
+        None => Err(missing(name)),
     }
+}
+
+fn different(name: &str) -> Refused {
+    mismatch(&format!("{name} does not say what the body says"))
+}
+
+fn missing(name: &str) -> Refused {
+    mismatch(&format!("{name} is missing"))
 }
 
 fn mismatch(text: &str) -> Refused {
@@ -73,12 +106,12 @@ fn mismatch(text: &str) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hyper::header::HeaderValue;
+    use hyper::header::{HeaderName, HeaderValue};
 
     fn name_is_good(values: &[&str], body: &str) -> bool {
         let mut headers = HeaderMap::new();
         for value in values {
-            headers.append(NAME, HeaderValue::from_bytes(value.as_bytes()).expect("a value"));
+            headers.append("mcp-name", HeaderValue::from_bytes(value.as_bytes()).expect("a value"));
         }
         match check_name(&headers, body) {
             Ok(()) => true,
@@ -113,5 +146,80 @@ mod tests {
             assert_eq!(name_is_good(&[header], body), expected, "{header:?} for {body:?}");
         }
         assert!(!name_is_good(&[], "x") && !name_is_good(&["x", "x"], "x"));
+    }
+
+    /// Checks headers `Mcp-Param-A` against the argument `a` of a tool that wants it repeated; what is left
+    /// of them.
+    fn params_are_good(type_: &str, argument: &str, values: &[&str]) -> Result<usize, ()> {
+        let definition = format!(
+            r#"{{"inputSchema":{{"properties":{{"a":{{"type":"{type_}","x-mcp-header":"A"}}}}}}}}"#
+        );
+        let definition = Object::parse(definition).expect("a definition");
+        let mirror = Mirror::read(&definition).expect("a good mark").expect("a mark");
+        let params = Object::parse(format!(r#"{{"arguments":{argument}}}"#)).expect("params");
+        let mut headers = HeaderMap::new();
+        for value in values {
+            let value = HeaderValue::from_bytes(value.as_bytes()).expect("a value");
+            headers.append(HeaderName::from_bytes(b"MCP-Param-A").expect("a name"), value);
+        }
+        headers.insert("mcp-param-b", HeaderValue::from_static("?"));
+        headers.insert("authorization", HeaderValue::from_static("?"));
+        let mut headers = super::params(&headers);
+        match check_params(&mut headers, &mirror, &params) {
+            Ok(()) => Ok(headers.len()),
+            Err(refused) => {
+                assert_eq!((refused.error.code, refused.status), (-32020, StatusCode::BAD_REQUEST));
+                Err(())
+            }
+        }
+    }
+
+    #[test]
+    fn arguments_are_compared_with_their_headers() {
+        for (type_, argument, values, is_good) in [
+            ("string", r#"{"a":"us-west1"}"#, &["us-west1"][..], true),
+            ("string", r#"{"a":"us-west1"}"#, &["US-west1"], false),
+            ("string", r#"{"a":"us-west1"}"#, &[], false),
+            ("string", r#"{"a":"us-west1"}"#, &["us-west1", "us-west1"], false),
+            ("string", r#"{"a":"Hello"}"#, &["=?base64?SGVsbG8=?="], true),
+            ("string", r#"{"a":"Hello"}"#, &["=?base64?SGVsbG8?="], false),
+            ("string", r#"{"a":"Hello"}"#, &["=?base64?SGVs!!!bG8=?="], false),
+            ("string", r#"{"a":"SGVsbG8="}"#, &["SGVsbG8="], true),
+            ("string", r#"{"a":"=?base64?SGVsbG8="}"#, &["=?base64?SGVsbG8="], true),
+            ("string", r#"{"a":"Z\u00fcrich"}"#, &["=?base64?WsO8cmljaA==?="], true),
+            ("string", r#"{"a":"Zürich"}"#, &["Zürich"], false),
+            ("string", r#"{"a":""}"#, &[""], true),
+            ("string", r#"{"a":null}"#, &[], true),
+            ("string", r#"{"a":null}"#, &["null"], false),
+            ("string", r#"{"a":null}"#, &[""], false),
+            ("string", "{}", &[], true),
+            ("string", "{}", &["x"], false),
+            ("string", "null", &[], true),
+            ("string", "null", &["x"], false),
+            ("string", r#"{"a":[]}"#, &[], true),
+            ("string", r#"{"a":[]}"#, &["[]"], false),
+            ("boolean", r#"{"a":true}"#, &["true"], true),
+            ("boolean", r#"{"a":true}"#, &["True"], false),
+            ("boolean", r#"{"a":false}"#, &["true"], false),
+            ("integer", r#"{"a":42}"#, &["42"], true),
+            ("integer", r#"{"a":42}"#, &["42.0"], true),
+            ("integer", r#"{"a":42.0}"#, &["42"], true),
+            ("integer", r#"{"a":4.2e1}"#, &["42"], true),
+            ("integer", r#"{"a":-7}"#, &["-7"], true),
+            ("integer", r#"{"a":-7}"#, &["7"], false),
+            ("integer", r#"{"a":42}"#, &["43"], false),
+            ("integer", r#"{"a":42}"#, &["42x"], false),
+            ("integer", r#"{"a":42}"#, &["NaN"], false),
+            ("integer", r#"{"a":1e999}"#, &["inf"], false),
+            ("integer", r#"{"a":9007199254740993}"#, &["9007199254740993"], true),
+            ("integer", r#"{"a":9007199254740993}"#, &["9007199254740992"], false),
+            ("integer", r#"{"a":1.5}"#, &["1.5"], true),
+            ("integer", r#"{"a":1.5}"#, &["1"], false),
+            ("integer", r#"{"a":"42"}"#, &["42"], true),
+        ] {
+            let expected = if is_good { Ok(1) } else { Err(()) };
+            let found = params_are_good(type_, argument, values);
+            assert_eq!(found, expected, "{argument} and {values:?}");
+        }
     }
 }

@@ -65,6 +65,7 @@ impl World {
             outlets: outlets.to_vec(),
             page_items: 200,
             page_bytes: 1_000_000,
+            instructions: true,
         });
         let upstreams = names.map(|name| {
             let settings = upstream_settings(name);

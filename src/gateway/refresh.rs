@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::first_list::Unsettled;
-use crate::catalog::{Catalog, Snapshot};
+use crate::catalog::{self, Catalog, Snapshot};
 use crate::mcp::kind::{Kind, Topic};
-use crate::upstream::{Changes, Status, Upstream};
+use crate::upstream::{Changes, Listing, Status, Upstream};
 
 /// Changes that follow a read this closely are read together.
 const BURST: Duration = Duration::from_millis(300);
@@ -138,7 +138,11 @@ impl Refresh {
                 if self.epoch.replace(about.epoch) == Some(about.epoch) {
                     return;
                 }
-                self.catalog.set_completions(self.upstream.name(), about.completions);
+                let introduction = catalog::Introduction {
+                    capabilities: about.capabilities.clone(),
+                    instructions: about.instructions.clone(),
+                };
+                self.catalog.introduce(self.upstream.name(), introduction);
                 self.read = *self.changes.borrow_and_update();
                 for plan in &mut self.topics {
                     plan.due = Some(Instant::now());
@@ -221,11 +225,13 @@ impl Refresh {
                 item.definition.to_bytes().hash(&mut digest);
             }
             let digest = digest.finish();
-            listed.items[half] = listing.items.len();
-            debug!(upstream = %name, %kind, items = listing.items.len(), "read");
+            let items = listing.items.iter().filter(|item| item.flaw.is_none()).count();
+            listed.items[half] = items;
+            debug!(upstream = %name, %kind, items, "read");
             let fresh_until = listing.ttl.map(|ttl| Instant::now() + ttl);
-            self.catalog.publish(name, kind, Snapshot { items: listing.items, fresh_until });
             let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
+            let Listing { items, is_private, .. } = listing;
+            self.catalog.publish(name, kind, Snapshot { items, fresh_until, is_private });
             listed.again = listed.again.into_iter().chain(relist).min();
             listed.digests[half] = Some(digest);
         }

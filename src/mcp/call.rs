@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use hyper::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use crate::json::{self, Object};
@@ -108,6 +109,9 @@ pub struct Caller {
     pub client: Client,
     /// Where progress goes.
     pub notes: Notes,
+    /// The request's `Mcp-Param-*` headers, for whoever they mean something to; those that repeat an
+    /// argument have been compared with it and taken out. `None` where the wire has no headers.
+    pub param_headers: Option<HeaderMap>,
 }
 
 /// A client as far as one can be told from another: a legacy session, the process at the other end of
@@ -141,6 +145,7 @@ impl Caller {
             abilities: Abilities::default(),
             client: Client::new("", CancellationToken::new()),
             notes: Notes::unheard(),
+            param_headers: None,
         }
     }
 }

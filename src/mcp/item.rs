@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::json::Object;
 use crate::mcp::kind::Kind;
+use crate::mcp::mirror::BadMark;
 
 /// The largest definition that is taken, in bytes.
 pub const MAX_DEFINITION_BYTES: usize = 64 * 1024;
@@ -23,6 +24,16 @@ pub struct Item {
     pub key: Box<str>,
     /// The whole definition.
     pub definition: Object,
+    /// Why nobody can use it; then it is not listed.
+    pub flaw: Option<Flaw>,
+}
+
+/// Why an item that can be read is of no use to anybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Flaw {
+    /// A tool asks in a wrong way for arguments in headers.
+    #[error("{0}")]
+    Mark(#[from] BadMark),
 }
 
 /// Why an item is left out of a list.
@@ -65,7 +76,7 @@ impl Item {
         if description.len() > MAX_DESCRIPTION_BYTES {
             return too_large("a description", MAX_DESCRIPTION_BYTES, "bytes");
         }
-        Ok(Self { kind, key, definition })
+        Ok(Self { kind, key, definition, flaw: None })
     }
 }
 

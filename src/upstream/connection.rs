@@ -14,9 +14,10 @@ use super::prompts::Prompts;
 use super::questions::Questions;
 use super::walk::Walk;
 use super::wire::{Answer, Failure, Outgoing, Wire};
-use super::{About, Listing, Settings, legacy, modern, rounds};
+use super::{About, Listing, MAX_INSTRUCTIONS_BYTES, Settings, legacy, modern, rounds};
 use crate::json::Object;
 use crate::mcp::call::{Call, Method, Outcome, Reply};
+use crate::mcp::capabilities::Capabilities;
 use crate::mcp::code;
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::revision::{Era, Revision};
@@ -30,25 +31,43 @@ pub(super) struct Introduction {
     pub(super) topics: [bool; 3],
     /// Of which topics it tells changes.
     pub(super) tells: [bool; 3],
-    pub(super) completions: bool,
+    pub(super) capabilities: Capabilities,
+    pub(super) instructions: Option<Arc<str>>,
 }
 
 impl Introduction {
-    /// Reads a server's capabilities, which mean the same in both eras.
-    pub(super) fn read(revision: Revision, capabilities: &Object) -> Self {
-        let declared = |topic: Topic| capabilities.get_object(topic.capability());
+    /// Reads what a server answers to the opening request, as far as it means the same in both eras.
+    pub(super) fn read(revision: Revision, result: &Object) -> Self {
+        let declared = result.get_object("capabilities").unwrap_or_default();
+        let of_topic = |topic: Topic| declared.get_object(topic.capability());
         let tells = |topic: Topic| {
-            declared(topic).is_some_and(|about| about.get("listChanged") == Some("true"))
+            of_topic(topic).is_some_and(|about| about.get("listChanged") == Some("true"))
         };
+        let mut capabilities = Capabilities::read(&declared);
         // 2024-11-05 has `completion/complete` but no capability for it.
-        let completions = capabilities.has("completions") || revision == Revision::V2024_11_05;
+        capabilities.completions |= revision == Revision::V2024_11_05;
         Self {
             revision,
-            topics: Topic::ALL.map(|topic| declared(topic).is_some()),
+            topics: Topic::ALL.map(|topic| of_topic(topic).is_some()),
             tells: Topic::ALL.map(tells),
-            completions,
+            capabilities,
+            instructions: result.get_string("instructions").and_then(|text| kept(&text)),
         }
     }
+}
+
+/// What is kept of a server's instructions: their beginning, and how much that is. `None` if they say
+/// nothing.
+fn kept(text: &str) -> Option<Arc<str>> {
+    let text = text.trim();
+    if text.len() <= MAX_INSTRUCTIONS_BYTES {
+        return (!text.is_empty()).then(|| text.into());
+    }
+    let mut end = MAX_INSTRUCTIONS_BYTES;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    Some(format!("{}\n\n[cut here: {end} of {} bytes]", &text[..end], text.len()).into())
 }
 
 /// What the answer to an opening request means.
@@ -143,7 +162,7 @@ impl Connection {
                 let time = settings.timeouts.list;
                 let mut listing = Walk { name, connection, kind, limits, time }.run().await?;
                 if let (Kind::Tool, Dialect::Modern(dialect)) = (kind, &connection.dialect) {
-                    dialect.learn(name, &mut listing.items, &connection.wire);
+                    dialect.learn(&mut listing.items, &connection.wire);
                 }
                 Ok(listing)
             }
@@ -189,7 +208,8 @@ impl Wired {
             revision: introduction.revision,
             wire: wire.name(),
             topics: introduction.topics,
-            completions: introduction.completions,
+            capabilities: introduction.capabilities,
+            instructions: introduction.instructions,
         };
         let life = CancellationToken::new();
         Ok(Self { about: Arc::new(about), wire, dialect, ear, tells: introduction.tells, life })

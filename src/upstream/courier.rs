@@ -201,9 +201,8 @@ impl Courier {
         if is_post {
             all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        for (name, value) in headers {
-            all.insert(name, value.clone());
-        }
+        // One of a name replaces what is there, and several of it stay several.
+        all.extend(headers.clone());
         request
     }
 }

@@ -66,8 +66,7 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
         let text = format!("it answers `initialize` with the unknown revision \"{version}\"");
         return Opening::Refused(text);
     };
-    let capabilities = result.get_object("capabilities").unwrap_or_default();
-    Opening::Introduced(Introduction::read(revision, &capabilities))
+    Opening::Introduced(Introduction::read(revision, &result))
 }
 
 impl Dialect {

@@ -8,8 +8,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
@@ -17,15 +15,14 @@ use tokio::time::Instant;
 
 use super::connection::{Introduction, Opening, error_code, error_text};
 use super::ear::{self, Ear};
-use super::mirror::Mirror;
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
 use crate::mcp::call::{Call, Caller, Method, Outcome};
 use crate::mcp::item::Item;
 use crate::mcp::kind::{Kind, Topic};
-use crate::mcp::name::UpstreamName;
+use crate::mcp::mirror::{Mirror, header_value};
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::{code, meta};
+use crate::mcp::{capabilities, code, meta};
 use crate::rpc;
 
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -55,10 +52,8 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
             let Some(versions) = result.get_bytes("supportedVersions").and_then(revisions) else {
                 return Opening::AnotherEra;
             };
-            choose(&versions).unwrap_or_else(|| {
-                let capabilities = result.get_object("capabilities").unwrap_or_default();
-                Opening::Introduced(Introduction::read(REVISION, &capabilities))
-            })
+            choose(&versions)
+                .unwrap_or_else(|| Opening::Introduced(Introduction::read(REVISION, &result)))
         }
         rpc::Outcome::Error(error) => {
             let refused = || format!("it refuses `server/discover`: {}", error_text(error));
@@ -120,10 +115,14 @@ impl Dialect {
             dressed(call.method.as_str(), call.params.clone(), Some(caller)),
             call.method.header_member(),
         );
+        // spec 2026-07-28, Streamable HTTP, custom headers: who does not recognize one MUST forward it.
+        if let Some(headers) = &caller.param_headers {
+            request.headers.extend(headers.clone());
+        }
         if call.method == Method::CallTool
             && let Some(mirror) = self.mirrors().get(&call.subject)
         {
-            mirror.write(&call.params, &mut request.headers);
+            repeat(mirror, &call.params, &mut request.headers);
         }
         Outgoing {
             notes: caller.notes.wanted().then(|| caller.notes.clone()),
@@ -143,25 +142,21 @@ impl Dialect {
         Outgoing { cancel: cancel_on(wire), ..dressed(kind.list_method(), params, None) }
     }
 
-    /// Learns from a list of tools which arguments go into headers, and leaves out the tools that ask
-    /// for it in a way that is not allowed. Other wires than HTTP have no headers.
-    pub(super) fn learn(&self, name: &UpstreamName, tools: &mut Vec<Item>, wire: &Wire) {
+    /// Learns from a list of tools which arguments go into headers. A tool that asks for it in a way that
+    /// is not allowed cannot be called as it wants: no client is to see it. Other wires have no headers,
+    /// and need not look (spec 2026-07-28, Streamable HTTP, schema extension).
+    pub(super) fn learn(&self, tools: &mut [Item], wire: &Wire) {
         if !matches!(wire, Wire::Http(_)) {
             return;
         }
         let mut mirrors = HashMap::new();
-        tools.retain(|tool| match Mirror::read(&tool.definition) {
-            Ok(mirror) => {
-                if !mirror.is_empty() {
-                    mirrors.insert(tool.key.clone(), mirror);
-                }
-                true
+        for tool in tools {
+            match Mirror::read(&tool.definition) {
+                Ok(None) => {}
+                Ok(Some(mirror)) => _ = mirrors.insert(tool.key.clone(), mirror),
+                Err(bad) => tool.flaw = Some(bad.into()),
             }
-            Err(wrong) => {
-                tracing::warn!(upstream = %name, tool = &*tool.key, wrong, "a tool is left out");
-                false
-            }
-        });
+        }
         *self.mirrors() = mirrors;
     }
 
@@ -251,7 +246,7 @@ fn cancel_on(wire: &Wire) -> Cancel {
 fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) -> Outgoing {
     let mut context = params.get_object("_meta").unwrap_or_default();
     let info = caller.and_then(|caller| caller.info.clone());
-    let capabilities = caller.map_or(Bytes::from_static(b"{}"), declared);
+    let capabilities = caller.map_or(Bytes::from_static(capabilities::OWN.as_bytes()), declared);
     context.set(meta::PROTOCOL_VERSION, json::quote(REVISION.as_str()));
     context.set(meta::CLIENT_INFO, info.unwrap_or_else(super::client_info));
     context.set(meta::CLIENT_CAPABILITIES, capabilities);
@@ -277,6 +272,16 @@ fn declared(caller: &Caller) -> Bytes {
     }
 }
 
+/// Makes the headers repeat these parameters' arguments, and nothing that is not among them.
+fn repeat(mirror: &Mirror, params: &Object, headers: &mut HeaderMap) {
+    for (name, value) in mirror.values(params) {
+        match value.and_then(|value| value.to_header()) {
+            Some(header) => _ = headers.insert(name, header),
+            None => _ = headers.remove(name),
+        }
+    }
+}
+
 /// Repeats the request's subject in its header, from the message that is sent.
 fn named(mut request: Outgoing, member: Option<&str>) -> Outgoing {
     let subject = member.and_then(|member| request.params.get_string(member));
@@ -287,38 +292,9 @@ fn named(mut request: Outgoing, member: Option<&str>) -> Outgoing {
     request
 }
 
-/// A text as a header's value: as it is, or in base64 between marks where it would not survive
-/// (spec 2026-07-28, Streamable HTTP, value encoding).
-pub(super) fn header_value(text: &str) -> HeaderValue {
-    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
-        && text.trim() == text
-        && !(text.starts_with("=?base64?") && text.ends_with("?="));
-    let encoded;
-    let text = if is_plain {
-        text
-    } else {
-        encoded = format!("=?base64?{}?=", STANDARD.encode(text));
-        &encoded
-    };
-    HeaderValue::from_str(text).expect("printable ASCII is a header's value")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_that_a_header_cannot_hold_goes_in_base64() {
-        for (text, expected) in [
-            ("us-west1", "us-west1"),
-            ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
-            (" padded ", "=?base64?IHBhZGRlZCA=?="),
-            ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
-            ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
-        ] {
-            assert_eq!(header_value(text), expected);
-        }
-    }
 
     #[test]
     fn the_revisions_that_a_server_names_decide() {

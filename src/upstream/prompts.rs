@@ -17,6 +17,7 @@ use super::library::Library;
 use super::{About, Listing, Retry};
 use crate::json::{self, Object};
 use crate::mcp::call::{Body, Call, Method, Outcome, Reply};
+use crate::mcp::capabilities::Capabilities;
 use crate::mcp::item::Item;
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::name::UpstreamName;
@@ -37,7 +38,8 @@ impl Prompts {
             revision: Revision::NEWEST_LEGACY,
             wire: "library",
             topics: Topic::ALL.map(|topic| topic == Topic::Prompts),
-            completions: true,
+            capabilities: Capabilities { completions: true, ..Capabilities::default() },
+            instructions: None,
         };
         Self { about: Arc::new(about), library }
     }

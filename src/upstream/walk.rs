@@ -86,6 +86,7 @@ impl Walk<'_> {
             if let Some(ttl) = ttl(&page) {
                 listing.ttl = Some(listing.ttl.map_or(ttl, |least: Duration| least.min(ttl)));
             }
+            listing.is_private |= page.get("cacheScope") == Some("\"private\"");
             let known = listing.items.len();
             self.take(&page, &mut listing, &mut seen);
             stale = if listing.items.len() > known { 0 } else { stale + 1 };

@@ -424,8 +424,11 @@ impl Upstream {
         }
         match method {
             "server/discover" if modern => Answer::Result(format!(
-                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{},"ttlMs":{},"cacheScope":"public"}}"#,
-                script.side.revision, script.capabilities, script.ttl_ms
+                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{},{}"ttlMs":{},"cacheScope":"public"}}"#,
+                script.side.revision,
+                script.capabilities,
+                script.instructions_member(),
+                script.ttl_ms
             )),
             "server/discover" => match script.probe {
                 Probe::Silent => Answer::Silence,
@@ -434,8 +437,10 @@ impl Upstream {
                 Probe::Status(status) => Answer::Status(status),
             },
             "initialize" if !modern => Answer::Result(format!(
-                r#"{{"protocolVersion":"{}","capabilities":{},"serverInfo":{{"name":"scripted","version":"1"}}}}"#,
-                script.side.revision, script.capabilities
+                r#"{{"protocolVersion":"{}","capabilities":{},{}"serverInfo":{{"name":"scripted","version":"1"}}}}"#,
+                script.side.revision,
+                script.capabilities,
+                script.instructions_member()
             )),
             "ping" if !modern => Answer::Result("{}".into()),
             "subscriptions/listen" if modern => {
@@ -505,7 +510,8 @@ impl Upstream {
             members += &format!(r#","nextCursor":{}"#, quoted(&next));
         }
         if self.side().is_modern() {
-            members += &format!(r#","ttlMs":{},"cacheScope":"public""#, self.script.ttl_ms);
+            let Script { ttl_ms, cache_scope, .. } = &*self.script;
+            members += &format!(r#","ttlMs":{ttl_ms},"cacheScope":"{cache_scope}""#);
         }
         if is_restless {
             self.announce(kind.topic());

@@ -47,7 +47,11 @@ impl Model {
 
     fn publish(&mut self, catalog: &Catalog, kind: Kind, at: usize, list: List) {
         let items = list.iter().map(|(key, version)| item(kind, key, *version)).collect();
-        catalog.publish(&name(UPSTREAMS[at]), kind, Snapshot { items, fresh_until: None });
+        catalog.publish(
+            &name(UPSTREAMS[at]),
+            kind,
+            Snapshot { items, fresh_until: None, is_private: false },
+        );
         self.0[at] = Some(list);
     }
 }
@@ -120,7 +124,7 @@ proptest! {
             throughout = Some(throughout.map_or(visible.clone(), |before| &before & &visible));
 
             let after = cursor.map(|text| Cursor::parse(&text, kind).expect("an own cursor"));
-            let page = view.page(kind, after.as_ref());
+            let page = view.page(kind, after.as_ref(), Form::Newest);
             let found = on_page(&view, &page, kind);
             prop_assert!(found.iter().all(|item| visible.contains(item)));
             walked.extend(found);

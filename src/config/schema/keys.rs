@@ -157,6 +157,14 @@ fn protocol() -> Vec<Key> {
         .or(duration(default.sse_keepalive)),
         Key::new("page_size", Shape::Count(PAGE_SIZES), "The most items on one page of a list.")
             .or(default.page_size),
+        Key::new(
+            "instructions",
+            Shape::Boolean,
+            "Whether clients get the instructions of the upstreams of which they see something: what a server tells \
+             models about its use. Each stands under the upstream's name; of one the first 8 KiB, and 32 KiB in all: \
+             what does not fit is left out whole, and named.",
+        )
+        .or(default.instructions),
     ]
 }
 

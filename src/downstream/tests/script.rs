@@ -197,7 +197,7 @@ impl Server {
 
     fn listed(&self, member: &str, items: Vec<Value>) -> Value {
         if self.modern {
-            json!({"resultType":"complete", member: items, "ttlMs": 60000, "cacheScope": "private"})
+            json!({"resultType":"complete", member: items, "ttlMs": 60000, "cacheScope": "public"})
         } else {
             json!({ member: items })
         }

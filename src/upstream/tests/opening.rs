@@ -291,7 +291,7 @@ async fn what_a_server_declares_is_known_once_it_is_up() {
     let status = world.upstream.status().borrow().clone();
     let Status::Up(about) = status else { panic!("{status:?}") };
     assert_eq!(Topic::ALL.map(|topic| about.has(topic)), [true, false, true]);
-    assert_eq!((about.epoch, about.wire, about.completions), (1, "stdio", false));
+    assert_eq!((about.epoch, about.wire, about.capabilities.completions), (1, "stdio", false));
     world.finish().await;
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::calls::Running;
+use crate::mcp::capabilities;
 use crate::mcp::revision::Revision;
 use crate::upstream::Settings;
 use crate::upstream::testing::{Events, Exchange, Over, World, call, initialized, settings};
@@ -359,7 +360,8 @@ async fn configured_headers_and_the_agreed_revision_go_along() {
         pair.events.raw("event: endpoint\ndata: /message?s=1\n\n");
         let initialize = Pair::post(&mut world).await;
         assert_eq!(initialize.headers["authorization"], "Bearer t");
-        assert_eq!(initialize.body["params"]["capabilities"], json!({}));
+        let own: Value = serde_json::from_str(capabilities::OWN).expect("JSON");
+        assert_eq!(initialize.body["params"]["capabilities"], own);
         let body = initialize.body.clone();
         initialize.status(202);
         pair.answer(&body, initialized(revision));

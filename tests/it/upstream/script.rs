@@ -14,6 +14,9 @@ pub(crate) struct Script {
     pub(super) probe: Probe,
     pub(super) replies: Replies,
     pub(super) capabilities: String,
+    pub(super) instructions: Option<String>,
+    /// Of its lists.
+    pub(super) cache_scope: &'static str,
     pub(super) ttl_ms: u64,
     pub(super) starts_down: bool,
 }
@@ -70,6 +73,8 @@ impl Script {
             probe,
             replies: Replies::Json,
             capabilities: capabilities.into(),
+            instructions: None,
+            cache_scope: "public",
             ttl_ms: 3_600_000,
             starts_down: false,
         }
@@ -118,6 +123,28 @@ impl Script {
 
     pub(crate) fn capabilities(self, capabilities: &str) -> Self {
         Self { capabilities: capabilities.into(), ..self }
+    }
+
+    /// What it tells models about its use.
+    pub(crate) fn instructions(self, instructions: &str) -> Self {
+        Self { instructions: Some(instructions.into()), ..self }
+    }
+
+    /// Its instructions as a member that others follow.
+    pub(super) fn instructions_member(&self) -> String {
+        let text = self.instructions.as_ref().map(|text| weir::json::quote(text));
+        let text =
+            text.map(|text| format!(r#""instructions":{},"#, String::from_utf8_lossy(&text)));
+        text.unwrap_or_default()
+    }
+
+    /// A server whose lists are not the same for everybody.
+    pub(crate) fn private(self) -> Self {
+        Self { cache_scope: "private", ..self }
+    }
+
+    pub(crate) fn ttl_ms(self, ttl_ms: u64) -> Self {
+        Self { ttl_ms, ..self }
     }
 }
 

@@ -1,0 +1,221 @@
+//! What a server says that it can do, beyond lists of prompts, tools and resources.
+//!
+//! One server's, or what several can do together. Promises: it is small, whatever a server sends; of
+//! what is not carried between clients and upstreams, nothing is left in [`Capabilities::carried`].
+//!
+//! Knows nothing of: which upstreams a client sees.
+
+use bytes::Bytes;
+
+use crate::json::{self, Object};
+
+/// The extension of the modern era for calls that go on.
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+/// What Weir itself declares where it asks for no client: all that it hands on between the two sides as it
+/// is. Some servers list a tool's other face only to clients that declare MCP Apps.
+pub const OWN: &str =
+    r#"{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}}}"#;
+
+/// What a server, or several together, can do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Completes arguments.
+    pub completions: bool,
+    /// Sends log messages.
+    pub logging: bool,
+    /// Tells of changes of single resources.
+    pub subscribe: bool,
+    /// The tasks of 2025-11-25.
+    pub tasks: Tasks,
+    /// Extensions and their settings.
+    pub extensions: Settings,
+    /// What is not in any specification, and its settings.
+    pub experimental: Settings,
+}
+
+/// What a server can do with tasks of 2025-11-25.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// Lists them.
+    pub list: bool,
+    /// Cancels them.
+    pub cancel: bool,
+    /// Runs tools as tasks.
+    pub tools_call: bool,
+}
+
+impl Capabilities {
+    /// Reads what a server declares.
+    pub fn read(declared: &Object) -> Self {
+        let resources = declared.get_object("resources").unwrap_or_default();
+        let tasks = declared.get_object("tasks").unwrap_or_default();
+        let tools = tasks.get_object("requests").and_then(|requests| requests.get_object("tools"));
+        Self {
+            completions: declares(declared, "completions"),
+            logging: declares(declared, "logging"),
+            subscribe: resources.get("subscribe") == Some("true"),
+            tasks: Tasks {
+                list: declares(&tasks, "list"),
+                cancel: declares(&tasks, "cancel"),
+                tools_call: tools.is_some_and(|tools| declares(&tools, "call")),
+            },
+            extensions: Settings::read(declared, "extensions"),
+            experimental: Settings::read(declared, "experimental"),
+        }
+    }
+
+    /// Without what is not carried: a list of tasks would be one of everybody's.
+    #[must_use]
+    pub fn carried(mut self) -> Self {
+        self.tasks.list = false;
+        self
+    }
+
+    /// Whether calls can go on, in the modern era.
+    pub fn has_tasks(&self) -> bool {
+        self.extensions.0.iter().any(|(name, _)| &**name == TASKS_EXTENSION)
+    }
+
+    /// What the era without the extension for tasks is told.
+    #[must_use]
+    pub fn without_tasks(mut self) -> Self {
+        self.extensions.0.retain(|(name, _)| &**name != TASKS_EXTENSION);
+        self
+    }
+
+    /// Adds what another server can do. Where both have settings for the same thing, those that are here
+    /// already stay.
+    pub fn join(&mut self, other: &Self) {
+        self.completions |= other.completions;
+        self.logging |= other.logging;
+        self.subscribe |= other.subscribe;
+        self.tasks.list |= other.tasks.list;
+        self.tasks.cancel |= other.tasks.cancel;
+        self.tasks.tools_call |= other.tasks.tools_call;
+        self.extensions.join(&other.extensions);
+        self.experimental.join(&other.experimental);
+    }
+}
+
+impl Tasks {
+    /// As a server declares it; `None` if it can do nothing with them.
+    pub fn to_object(self) -> Option<Object> {
+        let mut object = Object::new();
+        for (name, has) in [("list", self.list), ("cancel", self.cancel)] {
+            if has {
+                object.set(name, "{}");
+            }
+        }
+        if self.tools_call {
+            object.set("requests", r#"{"tools":{"call":{}}}"#);
+        }
+        Some(object).filter(|object| !object.is_empty())
+    }
+}
+
+fn declares(object: &Object, member: &str) -> bool {
+    object.get(member).is_some_and(|value| value != "null")
+}
+
+// === Settings ===
+
+/// Names with their settings, raw.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings(Vec<(Box<str>, Bytes)>);
+
+impl Settings {
+    /// Reads a member that is an object of objects, as far as it is within bounds.
+    fn read(declared: &Object, member: &str) -> Self {
+        let object = declared.get_object(member).unwrap_or_default();
+        let named = object.keys().filter_map(|name| {
+            let settings = object.get_object(name)?.to_bytes();
+            let fits = name.len() <= MAX_NAME_BYTES && settings.len() <= MAX_SETTINGS_BYTES;
+            // A copy: a slice would keep the whole message in memory.
+            fits.then(|| (name.into(), json::on_one_line(Bytes::copy_from_slice(&settings))))
+        });
+        Self(named.take(MAX_SETTINGS).collect())
+    }
+
+    fn join(&mut self, other: &Self) {
+        for (name, settings) in &other.0 {
+            if !self.0.iter().any(|(known, _)| known == name) {
+                self.0.push((name.clone(), settings.clone()));
+            }
+        }
+    }
+
+    /// As a server declares them; `None` if there are none.
+    pub fn to_object(&self) -> Option<Object> {
+        let mut object = Object::new();
+        for (name, settings) in &self.0 {
+            object.set(name, settings.clone());
+        }
+        Some(object).filter(|object| !object.is_empty())
+    }
+}
+
+/// How many extensions of one server are known.
+const MAX_SETTINGS: usize = 32;
+/// How long an extension's name may be, and its settings.
+const MAX_NAME_BYTES: usize = 256;
+const MAX_SETTINGS_BYTES: usize = 4 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Capabilities {
+        Capabilities::read(&Object::parse(text.to_owned()).expect("an object"))
+    }
+
+    fn text(settings: &Settings) -> String {
+        let object = settings.to_object().map(|object| object.to_bytes());
+        String::from_utf8_lossy(&object.unwrap_or_default()).into_owned()
+    }
+
+    #[test]
+    fn a_servers_capabilities_are_read() {
+        assert_eq!(read("{}"), Capabilities::default());
+        let odd = r#"{"completions":null,"resources":{"subscribe":"true"},"tasks":[],"extensions":{"a":7},"experimental":1}"#;
+        assert_eq!(read(odd), Capabilities::default());
+        let all = read(
+            r#"{"completions":{},"logging":{},"resources":{"subscribe":true},"tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},
+               "extensions":{"x/a":{"n":1e400}},"experimental":{"b":{}}}"#,
+        );
+        assert!(all.completions && all.logging && all.subscribe);
+        let tasks = all.tasks.to_object().expect("tasks").to_bytes();
+        assert_eq!(tasks, r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#);
+        assert_eq!(text(&all.extensions), r#"{"x/a":{"n":1e400}}"#);
+        assert_eq!(text(&all.experimental), r#"{"b":{}}"#);
+        assert_eq!(Tasks::default().to_object(), None);
+    }
+
+    #[test]
+    fn of_two_settings_the_first_stays() {
+        let mut both = read(r#"{"completions":{},"extensions":{"x/a":{"n":1}}}"#);
+        both.join(&read(r#"{"logging":{},"extensions":{"x/b":{},"x/a":{"n":2}}}"#));
+        assert!(both.completions && both.logging && !both.subscribe);
+        assert_eq!(text(&both.extensions), r#"{"x/a":{"n":1},"x/b":{}}"#);
+    }
+
+    #[test]
+    fn all_is_carried_but_a_list_of_everybodys_tasks() {
+        let all = r#"{"logging":{},"resources":{"subscribe":true},"tasks":{"list":{},"cancel":{}},"extensions":{"io.modelcontextprotocol/tasks":{},"x/a":{}}}"#;
+        let carried = read(all).carried();
+        assert!(carried.logging && carried.subscribe && carried.has_tasks());
+        assert_eq!(carried.tasks, Tasks { cancel: true, ..Tasks::default() });
+        assert!(!carried.without_tasks().has_tasks());
+        assert!(Object::parse(OWN).is_ok());
+    }
+
+    #[test]
+    fn a_boastful_server_is_known_by_little() {
+        let many: Vec<_> = (0..100).map(|n| format!(r#""x/{n}":{{}}"#)).collect();
+        let many = read(&format!(r#"{{"extensions":{{{}}}}}"#, many.join(",")));
+        assert_eq!(many.extensions.0.len(), MAX_SETTINGS);
+        let long = "x".repeat(MAX_SETTINGS_BYTES);
+        let long = read(&format!(r#"{{"extensions":{{"{long}":{{}},"b":{{"t":"{long}"}}}}}}"#));
+        assert_eq!(long.extensions, Settings::default());
+    }
+}
