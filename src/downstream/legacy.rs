@@ -52,6 +52,7 @@ pub(super) fn initialize(
     versions: &Versions,
     params: &Object,
     client: Client,
+    questions: Questions,
 ) -> Result<(Peer, Bytes), Refused> {
     let requested = params
         .get_string("protocolVersion")
@@ -73,7 +74,7 @@ pub(super) fn initialize(
         abilities,
         capabilities: capabilities.to_bytes(),
         client,
-        questions: Questions::default(),
+        questions,
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
