@@ -16,10 +16,10 @@ use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::Refused;
-use super::beside::Say;
+use super::beside::{Beside, Say};
 use super::encode;
 use crate::json::{self, Object};
-use crate::mcp::question::{Answered, Question};
+use crate::mcp::question::{Abilities, Answered, Question};
 use crate::mcp::revision::Revision;
 use crate::rpc::pending::{Pending, Ticket};
 use crate::rpc::{self, Answer, Id, Outcome, code};
@@ -36,10 +36,10 @@ pub(super) struct Questions {
 /// The way to ask a call's client.
 #[derive(Debug)]
 pub(super) struct Asking {
-    pub(super) questions: Questions,
-    pub(super) revision: Revision,
+    questions: Questions,
+    revision: Revision,
     /// The call's own stream.
-    pub(super) say: Say,
+    say: Say,
 }
 
 /// A question that is under way; dropped unanswered, it is taken back.
@@ -74,6 +74,21 @@ impl Questions {
 }
 
 impl Asking {
+    /// Makes the way for a call, through what goes out beside its answer; `None` where its client can be
+    /// asked for nothing.
+    pub(super) fn open(
+        questions: &Questions,
+        revision: Revision,
+        abilities: Abilities,
+        beside: Beside,
+    ) -> (Option<Self>, Beside) {
+        if abilities == Abilities::default() {
+            return (None, beside);
+        }
+        let (say, beside) = beside.with_said();
+        (Some(Self { questions: questions.clone(), revision, say }), beside)
+    }
+
     /// Asks all of `questions` at a time and waits for their answers, as long as it takes. Dropping the future
     /// takes back what has not been answered.
     pub(super) async fn ask(&self, questions: &[Question]) -> Result<Vec<Answered>, Refused> {

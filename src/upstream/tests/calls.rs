@@ -32,6 +32,21 @@ impl Server {
         }
     }
 
+    /// The next message from Weir, which is accepted.
+    pub(super) async fn read(&mut self, world: &mut World) -> Value {
+        match self {
+            Self::Stdio(peer, _) => peer.read().await,
+            Self::Sse(pair, _) => pair.read(world).await,
+            Self::Http(..) => {
+                let post = world.post().await;
+                assert_eq!(post.headers["mcp-session-id"], "s1");
+                let body = post.body.clone();
+                post.status(202);
+                body
+            }
+        }
+    }
+
     pub(super) async fn send(&mut self, message: Value) {
         match self {
             Self::Stdio(peer, _) => peer.send(message).await,
@@ -77,7 +92,7 @@ impl Server {
 }
 
 /// Does `check` in every combination, with a call under way.
-async fn in_all_cells(
+pub(super) async fn in_all_cells(
     wanted: bool,
     check: impl AsyncFn(&mut World, Server, Running, crate::mcp::note::NoteStream, Era),
 ) {

@@ -115,21 +115,7 @@ impl Cell {
 
     /// The next message from Weir.
     async fn read(&mut self) -> Value {
-        read(&mut self.world, &mut self.server).await
-    }
-}
-
-async fn read(world: &mut World, server: &mut Server) -> Value {
-    match server {
-        Server::Stdio(peer, _) => peer.read().await,
-        Server::Sse(pair, _) => pair.read(world).await,
-        Server::Http(..) => {
-            let post = world.post().await;
-            assert_eq!(post.headers["mcp-session-id"], "s1");
-            let body = post.body.clone();
-            post.status(202);
-            body
-        }
+        self.server.read(&mut self.world).await
     }
 }
 
@@ -151,7 +137,7 @@ async fn a_question_goes_to_the_client_of_its_call_and_the_answer_back() {
             let going = world
                 .tasks
                 .spawn(asks.answer(vec![result(&key, r#"{"action":"accept"}"#)], caller.clone()));
-            let answer = read(&mut world, &mut server).await;
+            let answer = server.read(&mut world).await;
             let expected = json!({ "jsonrpc": "2.0", "id": "e-1", "result": {"action": "accept"} });
             assert_eq!(answer, expected, "{over:?}");
 
@@ -161,7 +147,7 @@ async fn a_question_goes_to_the_client_of_its_call_and_the_answer_back() {
             let key = asks.questions()[0].key.clone();
             let no = error(&key, r#"{"code":-1,"message":"no"}"#);
             let going = world.tasks.spawn(asks.answer(vec![no], caller));
-            let answer = read(&mut world, &mut server).await;
+            let answer = server.read(&mut world).await;
             assert_eq!((&answer["id"], &answer["error"]["code"]), (&"s-2".into(), &(-1).into()));
 
             server.answer(json!({ "ok": 1 })).await;
@@ -188,7 +174,7 @@ async fn questions_that_come_together_go_out_together() {
         let [first, left] = keys(&asks).try_into().expect("two");
         let answers = vec![result(&first, "{}"), result("nobody", "{}"), result(&first, "{}")];
         let going = world.tasks.spawn(asks.answer(answers, able(LEGACY)));
-        assert_eq!(read(&mut world, &mut server).await["id"], "a");
+        assert_eq!(server.read(&mut world).await["id"], "a");
         let asks = asked(going.await.expect("no panic"));
         assert_eq!(keys(&asks)[0], left, "{over:?}");
         assert_eq!(asks.questions()[1].params.to_bytes(), r#"{"message":"c"}"#);
@@ -250,7 +236,7 @@ async fn what_a_modern_client_did_not_declare_ends_the_call_and_is_told() {
         }
         let mut messages = Vec::new();
         for _ in 0..3 {
-            let message = read(&mut world, &mut server).await;
+            let message = server.read(&mut world).await;
             let method = message["method"].as_str().map(str::to_owned);
             messages.push(
                 method.unwrap_or_else(|| format!("{} {}", message["id"], message["error"]["code"])),
@@ -360,7 +346,7 @@ async fn f_37b_the_first_of_two_questions_with_one_id_is_asked() {
         assert_eq!(only.params.to_bytes(), r#"{"message":"first"}"#);
         let key = only.key.clone();
         let going = world.tasks.spawn(asks.answer(vec![result(&key, "{}")], able(LEGACY)));
-        assert_eq!(read(&mut world, &mut server).await["id"], "q");
+        assert_eq!(server.read(&mut world).await["id"], "q");
         // Once it is answered the id is free: some servers know no other.
         server.send(elicit("q")).await;
         let asks = asked(going.await.expect("no panic"));
@@ -402,7 +388,7 @@ async fn a_flood_of_questions_is_refused_beyond_its_bound() {
         let mut refused = Vec::new();
         let asks = running.asks().await;
         for _ in 0..4 {
-            let answer = read(&mut world, &mut server).await;
+            let answer = server.read(&mut world).await;
             assert_eq!(answer["error"]["code"], -32603);
             refused.push(answer["id"].as_str().expect("an id").to_owned());
         }
@@ -416,42 +402,40 @@ async fn a_flood_of_questions_is_refused_beyond_its_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_37h_a_question_on_a_modern_stream_is_not_answered() {
-    for over in [Over::Stdio, Over::Http] {
-        let caller = able(MODERN);
-        match over {
-            Over::Stdio => {
-                let (world, mut peer) = World::stdio(Era::Modern).await;
-                world.upstream.serve_one_client();
-                let running = Running::start(&world, by(caller));
-                let request = peer.read().await;
-                peer.send(elicit("q")).await;
-                peer.send(question("p", "ping", &json!({}))).await;
-                peer.answer(&request, json!({ "resultType": "complete" })).await;
-                running.end().await.expect("a reply");
-                // What comes next from Weir is the next call, and nothing before it.
-                let running = Running::start(&world, by(able(MODERN)));
-                let request = peer.read().await;
-                assert_eq!(request["method"], "tools/call");
-                peer.answer(&request, json!({ "resultType": "complete" })).await;
-                running.end().await.expect("a reply");
-                world.finish().await;
-            }
-            _ => {
-                let mut world = World::http(Era::Modern).await;
-                let running = Running::start(&world, by(caller));
-                let post = world.post().await;
-                let id = post.id();
-                let events = post.events();
-                events.send(elicit("q"));
-                events.send(question("p", "ping", &json!({})));
-                let result = json!({ "resultType": "complete" });
-                events.send(json!({ "jsonrpc": "2.0", "id": id, "result": result }));
-                running.end().await.expect("a reply");
-                assert!(world.is_quiet().await);
-                world.finish().await;
-            }
+async fn f_37h_a_request_on_a_modern_stream_is_not_answered() {
+    let mut requests: Vec<Value> =
+        Subject::ALL.iter().map(|it| question("q", it.method(), &json!({}))).collect();
+    requests.push(question("p", "ping", &json!({})));
+    requests.push(question("u", "no/such", &json!({})));
+    let complete = json!({ "resultType": "complete" });
+    for revision in [LEGACY, MODERN] {
+        let (world, mut peer) = World::stdio(Era::Modern).await;
+        world.upstream.serve_one_client();
+        let running = Running::start(&world, by(able(revision)));
+        let request = peer.read().await;
+        for request in &requests {
+            peer.send(request.clone()).await;
         }
+        peer.answer(&request, complete.clone()).await;
+        running.end().await.expect("a reply");
+        // What comes next from Weir is the next call, and nothing before it.
+        let running = Running::start(&world, by(able(revision)));
+        let request = peer.read().await;
+        assert_eq!(request["method"], "tools/call");
+        peer.answer(&request, complete.clone()).await;
+        running.end().await.expect("a reply");
+        world.finish().await;
+
+        let mut world = World::http(Era::Modern).await;
+        let running = Running::start(&world, by(able(revision)));
+        let post = world.post().await;
+        let id = post.id();
+        let events = post.events();
+        requests.iter().for_each(|request| events.send(request.clone()));
+        events.send(json!({ "jsonrpc": "2.0", "id": id, "result": complete }));
+        running.end().await.expect("a reply");
+        assert!(world.is_quiet().await);
+        world.finish().await;
     }
 }
 
@@ -507,7 +491,7 @@ async fn a_question_that_is_withdrawn_needs_no_answer() {
         let asks = asked(asks.answer(vec![result(&key, "{}")], able(LEGACY)).await);
         let key = asks.questions()[0].key.clone();
         let going = world.tasks.spawn(asks.answer(vec![result(&key, "{}")], able(LEGACY)));
-        let answer = read(&mut world, &mut server).await;
+        let answer = server.read(&mut world).await;
         assert_eq!(answer["id"], "r", "{over:?}: the other is not answered");
         server.answer(json!({})).await;
         going.await.expect("no panic").expect("a reply");
@@ -559,7 +543,7 @@ async fn a_call_that_is_dropped_while_it_waits_is_cancelled_and_its_questions_re
         drop(running.asks().await);
         let mut seen = Vec::new();
         for _ in 0..2 {
-            let message = read(&mut world, &mut server).await;
+            let message = server.read(&mut world).await;
             seen.push((message["method"].clone(), message["id"].clone()));
         }
         assert!(seen.contains(&("notifications/cancelled".into(), Value::Null)), "{seen:?}");
@@ -696,6 +680,27 @@ async fn calls_that_wait_are_bounded_and_block_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_server_says_while_a_call_waits_is_heard() {
+    for over in WIRES {
+        let (notes, mut stream) = Notes::channel();
+        let caller = Caller { notes, ..able(MODERN) };
+        let Cell { mut world, mut server, running } = Cell::open(over, by(caller)).await;
+        server.send(elicit("q")).await;
+        let asks = running.asks().await;
+        server.send(question("p", "ping", &json!({}))).await;
+        assert_eq!(server.read(&mut world).await["id"], "p", "{over:?}");
+        server.progress(1).await;
+        assert_eq!(stream.next().await.get("progress"), Some("1"));
+        // Nobody comes back: the upstream is not held beyond the call's longest time.
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let ended = asks.answer(Vec::new(), able(MODERN)).await;
+        assert!(matches!(ended, Err(Error::TimedOut(_))), "{over:?}: {ended:?}");
+        server.expect_cancelled(&mut world, Era::Legacy).await;
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn notes_go_to_whoever_answered_last() {
     for over in WIRES {
         let (notes, first) = Notes::channel();
@@ -708,7 +713,7 @@ async fn notes_go_to_whoever_answered_last() {
         let caller = Caller { notes, ..able(MODERN) };
         let key = asks.questions()[0].key.clone();
         let going = world.tasks.spawn(asks.answer(vec![result(&key, "{}")], caller));
-        read(&mut world, &mut server).await;
+        server.read(&mut world).await;
         server.progress(2).await;
         server.answer(json!({})).await;
         going.await.expect("no panic").expect("a reply");
@@ -840,6 +845,48 @@ async fn a_legacy_client_is_asked_and_the_call_sent_again_with_its_answers() {
         let called = going.await.expect("no panic").expect("a reply");
         assert_eq!(payload(called).await, r#"{"resultType":"complete","ok":1}"#);
         world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn between_two_rounds_there_is_nothing_to_cancel() {
+    for over in MODERN_WIRES {
+        let (mut world, mut server) = Modern::open(over).await;
+        let running = Running::start(&world, by(able(LEGACY)));
+        let round = server.read(&mut world).await;
+        let requests = json!({ "q": {"method": "roots/list"} });
+        server.answer(round, &input_required(&requests)).await;
+        drop(running.asks().await);
+        // What comes next is the next call, which is cancelled in mid-round.
+        let running = Running::start(&world, by(able(LEGACY)));
+        let round = server.read(&mut world).await;
+        assert_eq!(round.body["method"], "tools/call", "{over:?}");
+        server.answer(round, &input_required(&requests)).await;
+        let asks = running.asks().await;
+        let going = world.tasks.spawn(asks.answer(vec![result("q", "{}")], able(LEGACY)));
+        let mut round = server.read(&mut world).await;
+        going.abort();
+        match (&mut server, &mut round.exchange) {
+            (Modern::Stdio(peer), _) => {
+                let cancelled = peer.read().await;
+                assert_eq!(cancelled["method"], "notifications/cancelled");
+                assert_eq!(cancelled["params"]["requestId"], round.body["id"]);
+            }
+            (_, exchange) => exchange.as_mut().expect("over HTTP").abandoned().await,
+        }
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_is_stopped_ends_the_calls_that_wait() {
+    for over in WIRES {
+        let Cell { world, mut server, running } = Cell::open(over, by(able(MODERN))).await;
+        server.send(elicit("q")).await;
+        let asks = running.asks().await;
+        world.finish().await;
+        let ended = asks.answer(Vec::new(), able(MODERN)).await;
+        assert!(matches!(ended, Err(Error::Broke(_))), "{over:?}: {ended:?}");
     }
 }
 
