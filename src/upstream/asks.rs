@@ -123,11 +123,13 @@ impl Running {
                 }
             }
             // Those that come together go out together.
-            let gathered = (Instant::now() + self.timeouts.gather).min(self.last_moment());
-            tokio::select! {
-                biased;
-                done = &mut self.work => return self.finish(done),
-                () = sleep_until(gathered) => {}
+            if self.questions.come_singly() {
+                let gathered = (Instant::now() + self.timeouts.gather).min(self.last_moment());
+                tokio::select! {
+                    biased;
+                    done = &mut self.work => return self.finish(done),
+                    () = sleep_until(gathered) => {}
+                }
             }
             let questions = self.questions.take().map_err(Error::Undeclared)?;
             // All of them may have been withdrawn by now.

@@ -379,6 +379,44 @@ async fn an_id_that_is_open_on_one_call_is_no_question_on_another() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn among_many_calls_on_one_session_each_question_finds_its_own_client() {
+    const CALLS: usize = 40;
+    let mut world = World::http(Era::Legacy).await;
+    let (mut running, mut streams) = (Vec::new(), Vec::new());
+    for number in 0..CALLS {
+        let mut call = by(able(if number % 2 == 0 { LEGACY } else { MODERN }));
+        call.params.set("arguments", format!("{{\"n\":{number}}}"));
+        let waiting = Running::start(&world, call);
+        let post = world.post().await;
+        assert_eq!(post.body["params"]["arguments"]["n"], number);
+        let id = post.id();
+        let stream = post.events();
+        stream.send(elicit(&format!("q{number}")));
+        running.push(waiting.asks().await);
+        streams.push((id, stream));
+    }
+    // Answered in another order than they came.
+    for (number, asks) in running.into_iter().enumerate().rev() {
+        let [asked_for] = asks.questions() else { panic!("{asks:?}") };
+        assert_eq!(asked_for.params.to_bytes(), format!("{{\"message\":\"q{number}\"}}"));
+        let outcome = rpc::Outcome::Result(format!("{{\"n\":{number}}}").into());
+        let answers = vec![Answered { key: asked_for.key.clone(), outcome }];
+        let going = Running(world.tasks.spawn(asks.answer(answers, able(LEGACY))));
+        let post = world.post().await;
+        let expected =
+            json!({ "jsonrpc": "2.0", "id": format!("q{number}"), "result": {"n": number} });
+        assert_eq!(post.body, expected);
+        post.status(202);
+        let (id, stream) = &streams[number];
+        stream.send(json!({ "jsonrpc": "2.0", "id": id, "result": {"n": number} }));
+        let reply = payload(going.end().await.expect("a reply")).await;
+        assert_eq!(reply, format!("{{\"n\":{number}}}"));
+    }
+    assert!(world.is_quiet().await);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_flood_of_questions_is_refused_beyond_its_bound() {
     for over in WIRES {
         let Cell { mut world, mut server, running } = Cell::open(over, by(able(LEGACY))).await;
@@ -887,6 +925,56 @@ async fn an_upstream_that_is_stopped_ends_the_calls_that_wait() {
         world.finish().await;
         let ended = asks.answer(Vec::new(), able(MODERN)).await;
         assert!(matches!(ended, Err(Error::Broke(_))), "{over:?}: {ended:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_out_is_asked_again_before_the_call_is_sent_again() {
+    for over in MODERN_WIRES {
+        let (mut world, mut server) = Modern::open(over).await;
+        let running = Running::start(&world, by(able(LEGACY)));
+        let round = server.read(&mut world).await;
+        let requests = json!({ "a": {"method": "roots/list"}, "b": {"method": "roots/list"} });
+        server.answer(round, &input_required(&requests)).await;
+        let asks = running.asks().await;
+        let answers = vec![result("b", r#"{"n":1}"#), result("b", r#"{"n":2}"#), result("c", "{}")];
+        let asks = asked(asks.answer(answers, able(LEGACY)).await);
+        assert_eq!(keys(&asks), ["a"], "{over:?}");
+        let answers = vec![result("a", r#"{"n":3}"#), result("b", r#"{"n":4}"#)];
+        let going = Running(world.tasks.spawn(asks.answer(answers, able(LEGACY))));
+        let round = server.read(&mut world).await;
+        let responses = json!({ "b": {"n": 1}, "a": {"n": 3} });
+        assert_eq!(round.body["params"]["inputResponses"], responses);
+        server.answer(round, &json!({ "resultType": "complete" })).await;
+        going.end().await.expect("a reply");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rounds_have_the_time_limits_of_one_call() {
+    for over in MODERN_WIRES {
+        for (waits, ends_after, requests) in [(300, 360, 2), (590, 600, 2), (700, 700, 1)] {
+            let (mut world, mut server) = Modern::open(over).await;
+            let start = Instant::now();
+            let running = Running::start(&world, by(able(LEGACY)));
+            let round = server.read(&mut world).await;
+            let question = json!({ "q": {"method": "roots/list"} });
+            server.answer(round, &input_required(&question)).await;
+            let asks = running.asks().await;
+            tokio::time::sleep(Duration::from_secs(waits)).await;
+            let going =
+                Running(world.tasks.spawn(asks.answer(vec![result("q", "{}")], able(LEGACY))));
+            let open = match requests {
+                2 => Some(server.read(&mut world).await),
+                _ => None,
+            };
+            let ended = going.end().await;
+            assert!(matches!(ended, Err(Error::TimedOut(_))), "{over:?}: {ended:?}");
+            assert_eq!(start.elapsed().as_secs(), ends_after, "{over:?}");
+            drop((open, server));
+            world.finish().await;
+        }
     }
 }
 
