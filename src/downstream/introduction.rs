@@ -50,7 +50,7 @@ fn declared(message: Bytes) -> Option<Caller> {
         }
     };
     Some(Caller {
-        abilities: Abilities::read_in(revision, &capabilities),
+        abilities: Abilities::read(&capabilities).within(revision),
         capabilities: Object::to_bytes(&capabilities),
         ..Caller::plain(revision)
     })

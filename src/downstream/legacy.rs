@@ -55,6 +55,7 @@ pub(super) fn initialize(
     versions: &Versions,
     params: &Object,
     client: Client,
+    questions: Questions,
 ) -> Result<(Peer, Bytes), Refused> {
     let requested = params
         .get_string("protocolVersion")
@@ -69,14 +70,13 @@ pub(super) fn initialize(
         invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
     })?;
     let capabilities = params.get_object("capabilities").unwrap_or_default();
-    let abilities = Abilities::read_in(revision, &capabilities);
     let peer = Peer {
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
-        abilities,
+        abilities: Abilities::read(&capabilities).within(revision),
         capabilities: capabilities.to_bytes(),
         client,
-        questions: Questions::default(),
+        questions,
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
@@ -134,8 +134,7 @@ pub(super) fn serve(
     let (notes, beside) = Beside::notes(owned.progress_token);
     // Nothing goes out beside an answer in a batch, so nothing can be asked there.
     let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
-    let (say, beside) = beside.with_said();
-    let asking = Asking { questions: peer.questions.clone(), revision: peer.revision, say };
+    let (asking, beside) = Asking::open(&peer.questions, peer.revision, abilities, beside);
     let caller = Caller {
         revision: peer.revision,
         info: peer.info.clone(),
@@ -160,7 +159,7 @@ pub(super) fn serve(
 async fn answer(
     guest: &Guest,
     caller: Caller,
-    asking: Asking,
+    asking: Option<Asking>,
     id: &Id,
     method: &str,
     params: Object,
@@ -181,7 +180,9 @@ async fn answer(
                 && (caller.revision < Revision::V2025_11_25
                     || !guest.view().capabilities().tasks.tools_call) => {}
         Some(Method::UpdateTask) => {}
-        Some(method) => return ask(guest, caller, &asking, id, method, params, max_reply).await,
+        Some(method) => {
+            return ask(guest, caller, asking.as_ref(), id, method, params, max_reply).await;
+        }
         None => {}
     }
     Err(encode::unknown_method(StatusCode::OK, method))
@@ -203,7 +204,7 @@ async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Ans
 async fn ask(
     guest: &Guest,
     caller: Caller,
-    asking: &Asking,
+    asking: Option<&Asking>,
     id: &Id,
     method: Method,
     params: Object,
@@ -216,6 +217,7 @@ async fn ask(
         match went.map_err(|fault| refuse(&fault))? {
             Went::Replied(reply) => break reply,
             Went::Asks(mut asked) => {
+                let asking = asking.ok_or_else(unasked)?;
                 let questions = asked.questions().to_vec();
                 let answers = tokio::select! {
                     biased;
@@ -253,9 +255,7 @@ async fn reply(id: &Id, method: Method, reply: Reply, max_reply: usize) -> Resul
     match object.get("resultType") {
         None | Some("\"complete\"") => Ok(Answer::passing(id, Body::Whole(result))),
         // What can be asked has been, on the way here.
-        Some("\"input_required\"") => {
-            Err(encode::broken("the upstream asks for something where nothing can be asked"))
-        }
+        Some("\"input_required\"") => Err(unasked()),
         Some(_) => Err(encode::broken("the upstream's result is of a type that is not known here")),
     }
 }
@@ -296,6 +296,11 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
     }
+}
+
+/// An upstream asks for what it was not offered.
+fn unasked() -> Refused {
+    encode::broken("the upstream asks for something where nothing can be asked")
 }
 
 /// A request's id is that of one that has not been answered.

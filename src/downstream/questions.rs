@@ -13,39 +13,48 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
+use tokio_util::sync::CancellationToken;
 
 use super::answer::Refused;
-use super::beside::Say;
+use super::beside::{Beside, Say};
 use super::encode;
 use crate::json::{self, Object};
-use crate::mcp::question::{Answered, Question};
+use crate::mcp::question::{Abilities, Answered, Question};
 use crate::mcp::revision::Revision;
 use crate::rpc::pending::{Pending, Ticket};
 use crate::rpc::{self, Answer, Id, Outcome, code};
 use crate::secret;
 
 /// The open questions of one conversation. Cheap to clone.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Questions {
     open: Pending<Outcome, ()>,
+    /// Fires when the house closes: no more answers are taken.
+    stop: CancellationToken,
 }
 
 /// The way to ask a call's client.
 #[derive(Debug)]
 pub(super) struct Asking {
-    pub(super) questions: Questions,
-    pub(super) revision: Revision,
+    questions: Questions,
+    revision: Revision,
     /// The call's own stream.
-    pub(super) say: Say,
+    say: Say,
 }
 
 /// A question that is under way; dropped unanswered, it is taken back.
 struct Open<'a> {
     ticket: Ticket<Outcome, ()>,
     say: &'a Say,
+    stop: &'a CancellationToken,
 }
 
 impl Questions {
+    /// None yet. After `stop` nothing can be answered any more.
+    pub(super) fn new(stop: CancellationToken) -> Self {
+        Self { open: Pending::default(), stop }
+    }
+
     /// Takes what a client answered.
     pub(super) fn settle(&self, answer: Answer) {
         let Answer { id, outcome } = answer;
@@ -54,17 +63,32 @@ impl Questions {
         }
     }
 
-    fn open<'a>(&self, say: &'a Say) -> Result<Open<'a>, Refused> {
+    fn open<'a>(&'a self, say: &'a Say) -> Result<Open<'a>, Refused> {
         let ticket = match self.open.len() < MAX_OPEN {
             true => self.open.open(()),
             false => None,
         };
         let ticket = ticket.ok_or_else(|| encode::too_busy(RETRY))?;
-        Ok(Open { ticket, say })
+        Ok(Open { ticket, say, stop: &self.stop })
     }
 }
 
 impl Asking {
+    /// Makes the way for a call, through what goes out beside its answer; `None` where its client can be
+    /// asked for nothing.
+    pub(super) fn open(
+        questions: &Questions,
+        revision: Revision,
+        abilities: Abilities,
+        beside: Beside,
+    ) -> (Option<Self>, Beside) {
+        if abilities == Abilities::default() {
+            return (None, beside);
+        }
+        let (say, beside) = beside.with_said();
+        (Some(Self { questions: questions.clone(), revision, say }), beside)
+    }
+
     /// Asks all of `questions` at a time and waits for their answers, as long as it takes. Dropping the future
     /// takes back what has not been answered.
     pub(super) async fn ask(&self, questions: &[Question]) -> Result<Vec<Answered>, Refused> {
@@ -99,12 +123,17 @@ impl Open<'_> {
             // The call runs on without its stream (spec, transports), on which alone it could be asked.
             return unanswered("the client's stream is lost, so it cannot be asked");
         }
-        match (&mut self.ticket).await {
+        let answer = tokio::select! {
+            biased;
+            answer = &mut self.ticket => answer,
+            () = self.stop.cancelled() => None,
+        };
+        match answer {
             Some(Outcome::Result(result)) if !result.starts_with(b"{") => {
                 unanswered("the client answered with a result that is no object")
             }
             Some(outcome) => outcome,
-            None => unanswered("the client's conversation has ended"),
+            None => unanswered("no answers are taken from the client any more"),
         }
     }
 }

@@ -126,17 +126,18 @@ impl Abilities {
         }
     }
 
-    /// Reads the capabilities of a client of this revision, which cannot be asked for what came later,
-    /// whatever it declares.
-    pub fn read_in(revision: Revision, capabilities: &Object) -> Self {
-        let mut abilities = Self::read(capabilities);
-        if revision < Revision::V2025_11_25 {
-            abilities.sampling_tools = false;
-            abilities.sampling_context = false;
-            abilities.url = false;
-            abilities.form = revision >= Revision::V2025_06_18 && capabilities.has("elicitation");
+    /// Those that exist in this revision.
+    #[must_use]
+    pub fn within(self, revision: Revision) -> Self {
+        let (forms, newest) =
+            (revision >= Revision::V2025_06_18, revision >= Revision::V2025_11_25);
+        Self {
+            sampling_tools: self.sampling_tools && newest,
+            sampling_context: self.sampling_context && newest,
+            form: self.form && forms,
+            url: self.url && newest,
+            ..self
         }
-        abilities
     }
 
     /// All that is in either.
@@ -231,14 +232,14 @@ mod tests {
 
     #[test]
     fn a_client_cannot_be_asked_for_what_its_revision_does_not_know() {
-        let declared = r#"{"sampling":{"tools":{}},"elicitation":{"url":{}},"roots":{}}"#;
+        let declared = r#"{"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
         for (revision, expected) in [
             (Revision::V2024_11_05, r#"{"sampling":{},"roots":{}}"#),
             (Revision::V2025_03_26, r#"{"sampling":{},"roots":{}}"#),
             (Revision::V2025_06_18, r#"{"sampling":{},"elicitation":{"form":{}},"roots":{}}"#),
             (Revision::V2025_11_25, declared),
         ] {
-            let abilities = Abilities::read_in(revision, &object(declared));
+            let abilities = Abilities::read(&object(declared)).within(revision);
             assert_eq!(abilities.declare(Revision::NEWEST).to_bytes(), expected, "{revision}");
         }
     }

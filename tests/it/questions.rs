@@ -9,7 +9,7 @@ use weir::rpc::{self, Id};
 use crate::cell::{Cell, Side, Wire};
 use crate::client::{Client, Exchange, Reply, object, string};
 use crate::upstream::{Call, Held, Upstream};
-use crate::world::{everywhere, hub};
+use crate::world::{World, everywhere, hub};
 
 /// Everything that a client can declare.
 const ALL: &str =
@@ -234,30 +234,33 @@ fn check_put(put: &Put, question: Question, cell: Cell) {
 
 // === In every cell ===
 
+/// Asks everything of everybody, from every kind of call.
+async fn each_question_is_answered(world: &World, cell: Cell) {
+    let client = world.client_declaring(cell.client, ALL).await;
+    let upstream = world.upstream("hub");
+    let mut before = 0;
+    for item in ITEMS {
+        let mut held = upstream.hold(item.0);
+        for question in QUESTIONS {
+            let mut talk = Talk::start(&client, item);
+            let call = put(upstream, held.next().await, &[("a-question", question)]);
+            let questions = talk.asked(1).await;
+            check_put(&questions[0], question, cell);
+            talk.answer(&[(&questions[0].key, question.answer)]).await;
+            let (call, answers) = hear(upstream, &mut held, call, &["a-question"], before).await;
+            assert_eq!(answers, [question.answer]);
+            before += 1;
+            call.result(done(upstream));
+            check_done(&talk.reply().await);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_question_reaches_the_client_of_its_call_and_the_answer_its_upstream() {
     everywhere("", hub, async |world, cell| {
-        if !can_ask(cell.upstream) {
-            return;
-        }
-        let client = world.client_declaring(cell.client, ALL).await;
-        let upstream = world.upstream("hub");
-        let mut before = 0;
-        for item in ITEMS {
-            let mut held = upstream.hold(item.0);
-            for question in QUESTIONS {
-                let mut talk = Talk::start(&client, item);
-                let call = put(upstream, held.next().await, &[("a-question", question)]);
-                let questions = talk.asked(1).await;
-                check_put(&questions[0], question, cell);
-                talk.answer(&[(&questions[0].key, question.answer)]).await;
-                let (call, answers) =
-                    hear(upstream, &mut held, call, &["a-question"], before).await;
-                assert_eq!(answers, [question.answer]);
-                before += 1;
-                call.result(done(upstream));
-                check_done(&talk.reply().await);
-            }
+        if can_ask(cell.upstream) {
+            each_question_is_answered(world, cell).await;
         }
     })
     .await;

@@ -232,6 +232,27 @@ async fn the_end_of_a_conversation_cancels_a_call_that_asks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_closing_house_takes_no_answers_and_waits_for_none() {
+    for side in LEGACY {
+        let world = World::start(hub(LEGACY_HTTP), &with_pair("")).await;
+        let client = world.client_declaring(side, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q", FORM)]);
+        let key = talk.asked(1).await.remove(0).key;
+        world.stop_doors();
+        assert_eq!(taken_back(&talk.exchange.question().await), key, "{side}");
+        let (call, answers) = hear(upstream, &mut held, call, &["q"], 0).await;
+        assert_eq!(object(&answers[0]).get("code"), Some("-32603"), "{side}: {answers:?}");
+        call.result(done(upstream));
+        check_done(&talk.reply().await);
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_revision_is_not_asked_for_what_it_does_not_know() {
     for (revision, known) in [
         (Revision::V2024_11_05, &[SAMPLING.method, ROOTS.method][..]),
