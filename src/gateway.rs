@@ -11,6 +11,7 @@ pub mod fault;
 mod first_list;
 pub mod listen;
 mod refresh;
+mod subscriptions;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,8 +33,9 @@ use crate::upstream::{self, Upstream};
 pub use asked::{Asked, Went};
 pub use fault::Fault;
 use first_list::FirstList;
-pub use listen::Listen;
+pub use listen::{Listen, News};
 use refresh::Refresh;
+pub use subscriptions::{MAX_SUBSCRIPTIONS, Subscribed, Subscriptions};
 
 /// How long a list may be kept where no upstream says less. Changes are told of anyway.
 const LIST_TTL: Duration = Duration::from_secs(60);
@@ -242,9 +244,9 @@ impl Guest {
         }
     }
 
-    /// Waits for changes of what this guest can see, from now on.
-    pub fn listen(&self) -> Listen {
-        Listen::new(self.view.clone(), Instant::now())
+    /// Waits for changes of what this guest can see, from now on, and of what it subscribes to.
+    pub fn listen(&self, subscriptions: &Arc<Subscriptions>) -> Listen {
+        Listen::new(self.view.clone(), Arc::clone(subscriptions), Instant::now())
     }
 }
 

@@ -5,6 +5,7 @@
 //! `downstream` and `upstream`.
 
 pub mod call;
+pub mod dirty;
 pub mod item;
 pub mod kind;
 pub mod name;

@@ -36,6 +36,7 @@ mod reference;
 mod reply;
 mod sse;
 mod stdio;
+mod subscriptions;
 mod supervisor;
 #[cfg(test)]
 mod testing;
@@ -59,6 +60,7 @@ use dial::Command;
 
 pub use asks::{Asks, Called};
 pub use handle::Upstream;
+pub use subscriptions::{Subscribed, Subscription};
 
 /// What an upstream runs on.
 #[derive(Debug, Clone)]
@@ -195,6 +197,8 @@ pub struct About {
     pub topics: [bool; 3],
     /// Whether it completes arguments.
     pub completions: bool,
+    /// Whether one can subscribe to its resources.
+    pub subscribes: bool,
 }
 
 impl About {

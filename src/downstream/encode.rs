@@ -10,11 +10,11 @@ use hyper::StatusCode;
 
 use super::answer::Refused;
 use crate::catalog::View;
-use crate::gateway::{Guest, Page};
+use crate::gateway::{Guest, News, Page};
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::call::{Method, Outcome, Reply};
-use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::kind::{Kind, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::rpc::{self, code};
@@ -76,10 +76,26 @@ pub(super) fn capabilities(view: &View, completions: bool) -> Object {
     for topic in Topic::ALL {
         capabilities.set(topic.capability(), r#"{"listChanged":true}"#);
     }
+    if view.subscriptions() {
+        let resources = r#"{"subscribe":true,"listChanged":true}"#;
+        capabilities.set(Topic::Resources.capability(), resources);
+    }
     if completions && view.completions() {
         capabilities.set("completions", "{}");
     }
     capabilities
+}
+
+/// The notification that tells a client what is new; `params` holds what its dialect adds.
+pub(super) fn news(news: &News, mut params: Object) -> Bytes {
+    let method = match news {
+        News::Lists(topic) => topic.notification(),
+        News::Updated(uri) => {
+            params.set("uri", json::quote(uri));
+            RESOURCE_UPDATED
+        }
+    };
+    rpc::write_notification(method, &params.to_bytes())
 }
 
 /// Who Weir is.

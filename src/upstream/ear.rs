@@ -13,13 +13,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Changes;
-use super::wire::{Failure, Outgoing};
-use crate::json;
-use crate::mcp::kind::Topic;
+use super::subscriptions::Interest;
+use super::wire::{Failure, Honored, Outgoing};
+use crate::json::{self, Object};
+use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::note::Notes;
@@ -55,6 +56,8 @@ pub(super) struct Side {
     pub(super) notes: Option<Notes>,
     /// Whether it is a subscription, which the other side may cancel.
     pub(super) listen: bool,
+    /// Where the resources go that a subscription's other side agrees to tell of.
+    pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
 }
 
 /// Sorts what a server says.
@@ -63,6 +66,8 @@ pub(super) struct Ear {
     pub(super) name: UpstreamName,
     pub(super) pending: Pending<Result<Outcome, Failure>, Side>,
     changes: watch::Sender<Changes>,
+    /// Who wants to hear of which resources.
+    interest: Arc<Interest>,
     /// Whether several messages may stand in one array; depends on the revision.
     batches: AtomicBool,
     /// Whether the server may ask us something, and we may answer; depends on the era.
@@ -99,11 +104,16 @@ impl Heard {
 pub(super) struct Junk(String);
 
 impl Ear {
-    pub(super) fn new(name: UpstreamName, changes: watch::Sender<Changes>) -> Arc<Self> {
+    pub(super) fn new(
+        name: UpstreamName,
+        changes: watch::Sender<Changes>,
+        interest: Arc<Interest>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             name,
             pending: Pending::default(),
             changes,
+            interest,
             batches: AtomicBool::new(true),
             questions: AtomicBool::new(true),
             up: OnceLock::new(),
@@ -129,6 +139,11 @@ impl Ear {
         });
     }
 
+    /// For a while nobody heard which resources changed.
+    pub(super) fn missed_updates(&self) {
+        self.interest.missed();
+    }
+
     /// Waits a moment for [`Ear::listening`], so that the first list misses no change; from then on
     /// a late confirmation counts as a change of what the server `tells` of.
     pub(super) async fn settle_in(&self, tells: [bool; 3]) {
@@ -140,7 +155,11 @@ impl Ear {
 
     /// Enters a request whose answer will be heard; `None` if the connection is closed.
     pub(super) fn enter(&self, request: &Outgoing) -> Option<Claim> {
-        self.pending.open(Side { notes: request.notes.clone(), listen: request.listen })
+        self.pending.open(Side {
+            notes: request.notes.clone(),
+            listen: request.listen,
+            acknowledged: request.acknowledged.clone(),
+        })
     }
 
     /// Reads a text that the server sent: one message, or an array of them. `on` is the request on whose
@@ -212,7 +231,19 @@ impl Ear {
                     self.pending.settle(id, Err(ended));
                 }
             }
-            "notifications/subscriptions/acknowledged" => self.listening(),
+            "notifications/subscriptions/acknowledged" => {
+                let id = on.or_else(|| subscription_of(&params));
+                match id.and_then(|id| self.pending.beside(id, |side| side.acknowledged.clone())) {
+                    // A second one says nothing new.
+                    Some(Some(waiting)) => drop(waiting.try_send(honored(&params))),
+                    _ => self.listening(),
+                }
+            }
+            RESOURCE_UPDATED => {
+                if let Some(uri) = params.get_string("uri") {
+                    self.interest.updated(&uri);
+                }
+            }
             "notifications/message" => {
                 if let Some(notes) = on.and_then(|id| self.notes_of(id)) {
                     return notes.log(params);
@@ -245,6 +276,19 @@ impl Ear {
     }
 }
 
+/// The listen that a notification belongs to.
+fn subscription_of(params: &Object) -> Option<u64> {
+    params.get_object("_meta")?.get_bytes(meta::SUBSCRIPTION_ID).and_then(Id::parse)?.minted()
+}
+
+/// The resources of which a server agrees to tell.
+fn honored(params: &Object) -> Honored {
+    let filter = params.get_object("notifications").unwrap_or_default();
+    let uris = filter.get_bytes(RESOURCE_SUBSCRIPTIONS).and_then(|list| json::elements(&list));
+    let uri = |raw: &Bytes| Some(json::decode_string(std::str::from_utf8(raw).ok()?)?.into());
+    uris.unwrap_or_default().iter().filter_map(uri).collect()
+}
+
 /// The pause before a stream for changes that was opened at `since`, after a pause of `last`, is
 /// opened again.
 pub(super) fn next_pause(last: Duration, since: Instant) -> Duration {
@@ -257,7 +301,8 @@ mod tests {
 
     fn ear() -> Arc<Ear> {
         let (changes, _) = watch::channel(Changes::default());
-        Ear::new("hub".parse().expect("a name"), changes)
+        let name: UpstreamName = "hub".parse().expect("a name");
+        Ear::new(name.clone(), changes, Interest::new(name))
     }
 
     fn replies(ear: &Ear, text: &'static str) -> Vec<Bytes> {
@@ -302,8 +347,12 @@ mod tests {
     #[test]
     fn only_a_subscription_can_be_cancelled_by_the_server() {
         let ear = ear();
-        let call = ear.pending.open(Side { notes: None, listen: false }).expect("open");
-        let listen = ear.pending.open(Side { notes: None, listen: true }).expect("open");
+        let call = ear
+            .pending
+            .open(Side { notes: None, listen: false, acknowledged: None })
+            .expect("open");
+        let listen =
+            ear.pending.open(Side { notes: None, listen: true, acknowledged: None }).expect("open");
         for id in [call.id(), listen.id()] {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#

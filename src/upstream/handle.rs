@@ -17,10 +17,12 @@ use super::board::Board;
 use super::connection::Connection;
 use super::dial::Dial;
 use super::prompts;
+use super::subscriptions::{Interest, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::Failure;
 use super::{Changes, Error, Listing, Settings, Source, Status};
 use crate::mcp::call::{Body, Broken, Call, Outcome};
+use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::note::Notes;
@@ -46,6 +48,8 @@ struct Shared {
     status: watch::Receiver<Status>,
     changes: watch::Receiver<Changes>,
     complaints: mpsc::Sender<Complaint>,
+    /// What clients want to hear of its resources.
+    interest: Arc<Interest>,
     /// Calls in flight.
     turns: Arc<Semaphore>,
     waiting: AtomicUsize,
@@ -64,6 +68,7 @@ impl Upstream {
         let (status_sender, status) = watch::channel(Status::Starting);
         let (change_sender, changes) = watch::channel(Changes::default());
         let (complaints, complaint_receiver) = mpsc::channel(COMPLAINTS);
+        let interest = Interest::new(settings.name.clone());
         let board = Board {
             name: settings.name.clone(),
             links: link_sender,
@@ -84,6 +89,7 @@ impl Upstream {
                 dial,
                 tasks: tasks.clone(),
                 board,
+                interest: Arc::clone(&interest),
                 complaints: complaint_receiver,
                 memory: Memory::default(),
             };
@@ -91,7 +97,8 @@ impl Upstream {
         }
         let turns = Arc::new(Semaphore::new(settings.limits.concurrency));
         let waiting = AtomicUsize::new(0);
-        let shared = Shared { settings, links, status, changes, complaints, turns, waiting };
+        let shared =
+            Shared { settings, links, status, changes, complaints, interest, turns, waiting };
         Self { shared: Arc::new(shared) }
     }
 
@@ -137,6 +144,15 @@ impl Upstream {
             reply.outcome = Outcome::Result(Body::Arriving(self.arriving(began, turn, pieces)));
         }
         Ok(Called::Replied(reply))
+    }
+
+    /// Subscribes a client to a resource, until what is returned is dropped; from then on its changes are
+    /// marked in `dirty`. Waits until the server agrees, if it has not before.
+    pub async fn subscribe(&self, uri: &str, dirty: &Dirty) -> Result<Subscribed, Error> {
+        if !self.connection()?.about().subscribes {
+            return Ok(Subscribed::Refused(None));
+        }
+        self.shared.interest.join(uri, dirty).await
     }
 
     /// Does `send` over the connection; once more over the next one if it was refused unexecuted.

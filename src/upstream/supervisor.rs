@@ -21,6 +21,7 @@ use super::dial::{Command, Dial};
 use super::ear::Ear;
 use super::pool::Pool;
 use super::probe::{self, Closed};
+use super::subscriptions::Interest;
 use super::wire::{Failure, Wire};
 use super::{Settings, Source, Transport, http, stdio};
 use crate::mcp::revision::Era;
@@ -38,6 +39,7 @@ pub(super) struct Supervisor {
     pub(super) dial: Arc<dyn Dial>,
     pub(super) tasks: TaskTracker,
     pub(super) board: Board,
+    pub(super) interest: Arc<Interest>,
     pub(super) complaints: mpsc::Receiver<Complaint>,
     pub(super) memory: Memory,
 }
@@ -148,7 +150,7 @@ impl Supervisor {
 
     /// Looks after an open connection until something ends it.
     async fn watch(&mut self, connection: &Wired, ear: &Ear, stop: &CancellationToken) -> Event {
-        let mut listen = std::pin::pin!(connection.clone().listen());
+        let mut listen = std::pin::pin!(connection.clone().listen(&self.interest));
         let mut listened = None;
         {
             let mut settled = std::pin::pin!(ear.settle_in(connection.tells));
@@ -201,7 +203,7 @@ impl Supervisor {
                 reason: format!("it cannot be started: {error}"),
                 wire: None,
             })?;
-            let ear = Ear::new(self.settings.name.clone(), self.board.changes.clone());
+            let ear = self.ear();
             let limits = &self.settings.limits;
             let (concurrency, max) = (limits.concurrency, limits.max_message);
             let stdio = stdio::Wire::start(child, Arc::clone(&ear), concurrency, max, &self.tasks);
@@ -230,7 +232,7 @@ impl Supervisor {
     ) -> Result<(Wired, Arc<Ear>), Failed> {
         let deadline = Instant::now() + self.settings.timeouts.startup;
         let courier = self.courier(url, headers);
-        let ear = Ear::new(self.settings.name.clone(), self.board.changes.clone());
+        let ear = self.ear();
         let found = self.memory.found.map(|(found, _)| found);
         let known = transport.or(match found {
             Some(Found::Pair) => Some(Transport::Sse),
@@ -297,6 +299,12 @@ impl Supervisor {
         });
         let max_message = self.settings.limits.max_message;
         Courier::new(pool.clone(), url.clone(), headers.clone(), max_message, self.tasks.clone())
+    }
+
+    /// The ear of a new connection.
+    fn ear(&self) -> Arc<Ear> {
+        let (name, changes) = (self.settings.name.clone(), self.board.changes.clone());
+        Ear::new(name, changes, Arc::clone(&self.interest))
     }
 
     /// Opens the conversation over a wire.
