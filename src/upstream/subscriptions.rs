@@ -149,17 +149,16 @@ impl Interest {
         let (uri, entry) = table.entry(uri).expect("it was there, or has just been put there");
         entry.clients.insert(number, dirty.clone());
         entry.left_at = None;
-        // What was refused before may be welcome now.
-        entry.standing.send_if_modified(|standing| {
-            let is_refused = matches!(standing, Standing::Refused(_));
-            if is_refused {
-                *standing = Standing::Wanted;
-            }
-            is_refused
-        });
+        if matches!(*entry.standing.borrow(), Standing::Refused(_)) {
+            // It may be welcome now.
+            entry.standing.send_replace(Standing::Wanted);
+        }
+        let is_new = matches!(*entry.standing.borrow(), Standing::Wanted);
         let standing = entry.standing.subscribe();
         drop(table);
-        self.move_on();
+        if is_new {
+            self.move_on();
+        }
         Ok((Subscription { interest: Arc::clone(self), uri, number }, standing))
     }
 

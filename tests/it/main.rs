@@ -19,6 +19,7 @@ mod progress;
 mod retrying;
 mod revisions;
 mod sessions;
+mod subscriptions;
 mod translation;
 mod upstream;
 mod walk;
