@@ -29,11 +29,18 @@ pub struct Subscriptions {
     held: Mutex<Held>,
 }
 
-/// By URI; `None` while its upstream has not agreed yet.
 #[derive(Debug, Default)]
 struct Held {
-    uris: HashMap<Box<str>, Option<Subscription>>,
+    uris: HashMap<Box<str>, Slot>,
     is_over: bool,
+}
+
+/// What is held of a URI.
+#[derive(Debug, Default)]
+struct Slot {
+    subscription: Option<Subscription>,
+    /// How many requests wait for the upstream to agree.
+    waiting: usize,
 }
 
 /// How an attempt to subscribe ended.
@@ -133,19 +140,18 @@ impl Subscriptions {
         if held.is_over {
             return Err(Fault::Request("the session has ended".into()));
         }
-        match held.uris.get(uri) {
-            Some(Some(_)) => return Ok(None),
-            // The same request twice at a time: each waits for the upstream.
-            Some(None) => {}
-            None if held.uris.len() >= MAX_SUBSCRIPTIONS => {
-                let text = format!(
-                    "no more than {MAX_SUBSCRIPTIONS} resources can be subscribed to at a time: \
-                     unsubscribe from some first"
-                );
-                return Err(Fault::Request(text));
-            }
-            None => drop(held.uris.insert(uri.into(), None)),
+        if !held.uris.contains_key(uri) && held.uris.len() >= MAX_SUBSCRIPTIONS {
+            let text = format!(
+                "no more than {MAX_SUBSCRIPTIONS} resources can be subscribed to at a time: \
+                 unsubscribe from some first"
+            );
+            return Err(Fault::Request(text));
         }
+        let slot = held.uris.entry(uri.into()).or_default();
+        if slot.subscription.is_some() {
+            return Ok(None);
+        }
+        slot.waiting += 1;
         Ok(Some(Place { subscriptions: self, uri }))
     }
 
@@ -165,7 +171,7 @@ impl Place<'_> {
     fn fill(self, subscription: Subscription) {
         let mut held = self.subscriptions.lock();
         let superfluous = match held.uris.get_mut(self.uri) {
-            Some(place) => place.replace(subscription),
+            Some(slot) => slot.subscription.replace(subscription),
             None => Some(subscription),
         };
         drop(held);
@@ -176,7 +182,9 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut held = self.subscriptions.lock();
-        if let Some(None) = held.uris.get(self.uri) {
+        let Some(slot) = held.uris.get_mut(self.uri) else { return };
+        slot.waiting = slot.waiting.saturating_sub(1);
+        if slot.waiting == 0 && slot.subscription.is_none() {
             held.uris.remove(self.uri);
         }
     }

@@ -110,7 +110,6 @@ async fn a_legacy_client_that_unsubscribes_hears_no_more_of_it() {
             let world = World::start(hub(upstream), &with_pair("")).await;
             let client = world.client(side).await;
             let (mut ears, _) = client.follow(&[A, A, B]).await;
-            // What was told and not read yet is taken back, too.
             for uri in [A, B, A, "file:///never"] {
                 assert_eq!(client.unsubscribe(uri).await.result(), "{}", "{side}, {uri}");
             }
