@@ -216,10 +216,6 @@ async fn after_a_gap_everything_is_subscribed_to_again_and_counts_as_updated_onc
         let hub = world.upstream("hub");
         hub.until_subscribed(&[A, B]).await;
         hub.restart();
-        if cell.upstream == LEGACY_HTTP {
-            // It is found out when somebody asks.
-            let _ = client.read(A).await;
-        }
         let mut told = [ears.next_update().await, ears.next_update().await];
         told.sort();
         assert_eq!(told, [A, B]);
