@@ -13,6 +13,7 @@ pub mod listen;
 mod parking;
 mod refresh;
 mod rounds;
+mod subscriptions;
 mod tasks;
 
 use std::collections::HashMap;
@@ -36,10 +37,11 @@ use crate::upstream::{self, Upstream};
 pub use asked::{Asked, Went};
 pub use fault::Fault;
 use first_list::FirstList;
-pub use listen::Listen;
+pub use listen::{Listen, News};
 use parking::Parking;
 use refresh::Refresh;
 pub use rounds::Round;
+pub use subscriptions::{MAX_SUBSCRIPTIONS, Subscribed, Subscriptions};
 use tasks::{Dressing, Handles};
 
 /// How long a list may be kept where no upstream says less. Changes are told of anyway.
@@ -287,9 +289,9 @@ impl Guest {
         }
     }
 
-    /// Waits for changes of what this guest can see, from now on.
-    pub fn listen(&self) -> Listen {
-        Listen::new(self.view.clone(), Instant::now())
+    /// Waits for changes of what this guest can see, from now on, and of what it subscribes to.
+    pub fn listen(&self, subscriptions: &Arc<Subscriptions>) -> Listen {
+        Listen::new(self.view.clone(), Arc::clone(subscriptions), Instant::now())
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod call;
 pub mod capabilities;
+pub mod dirty;
 pub mod item;
 pub mod kind;
 pub mod mirror;

@@ -39,6 +39,7 @@ mod reply;
 mod rounds;
 mod sse;
 mod stdio;
+mod subscriptions;
 mod supervisor;
 #[cfg(test)]
 mod testing;
@@ -66,6 +67,7 @@ use dial::Command;
 
 pub use asks::{Asks, Called};
 pub use handle::Upstream;
+pub use subscriptions::{Subscribed, Subscription};
 
 /// What an upstream runs on.
 #[derive(Debug, Clone)]

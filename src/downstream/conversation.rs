@@ -23,6 +23,7 @@ use super::questions::Questions;
 use super::session::new_id;
 use super::{Door, batch, encode};
 use crate::gateway::{Guest, Listen};
+use crate::json::Object;
 use crate::mcp::call::Client;
 use crate::rpc::{self, Id, Notification, Request, code};
 
@@ -124,7 +125,7 @@ impl Conversation {
                 if let Some(old) = self.opened.take() {
                     old.end.cancel();
                 }
-                let listen = Some(self.guest.listen());
+                let listen = Some(self.guest.listen(&peer.subscriptions));
                 let end = peer.client.gone.clone();
                 self.opened = Some(Opened { peer, listen, end });
                 Answer::result(&request.id, &result)
@@ -263,12 +264,12 @@ const ALWAYS_BYTES: usize = 64 * 1024;
 /// changes meanwhile is one notice.
 async fn tell_changes(mut listen: Listen, end: CancellationToken, queue: mpsc::Sender<Bytes>) {
     loop {
-        let topic = tokio::select! {
+        let news = tokio::select! {
             biased;
             () = end.cancelled() => return,
-            topic = listen.next() => topic,
+            news = listen.next() => news,
         };
-        if queue.send(rpc::write_notification(topic.notification(), b"{}")).await.is_err() {
+        if queue.send(encode::news(&news, Object::new())).await.is_err() {
             return;
         }
     }

@@ -10,12 +10,12 @@ use hyper::StatusCode;
 
 use super::answer::Refused;
 use crate::catalog::View;
-use crate::gateway::{Guest, Page};
+use crate::gateway::{Guest, News, Page};
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::call::{Method, Outcome, Reply};
 use crate::mcp::capabilities::Capabilities;
-use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::kind::{Kind, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::rpc::{self, code};
@@ -109,6 +109,18 @@ pub(super) fn set_instructions(result: &mut Object, view: &View) {
     if let Some(instructions) = view.instructions() {
         result.set("instructions", json::quote(instructions));
     }
+}
+
+/// The notification that tells a client what is new; `params` holds what its dialect adds.
+pub(super) fn news(news: &News, mut params: Object) -> Bytes {
+    let method = match news {
+        News::Lists(topic) => topic.notification(),
+        News::Updated(uri) => {
+            params.set("uri", json::quote(uri));
+            RESOURCE_UPDATED
+        }
+    };
+    rpc::write_notification(method, &params.to_bytes())
 }
 
 /// Who Weir is. Revisions that do not know a title skip it.

@@ -21,7 +21,7 @@ use super::era::Versions;
 use super::meta;
 use super::questions::{Asking, Questions};
 use crate::catalog::View;
-use crate::gateway::{Fault, Guest, Went};
+use crate::gateway::{Fault, Guest, Subscribed, Subscriptions, Went};
 use crate::json::Object;
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Client, Method, Outcome, Reply};
@@ -35,6 +35,10 @@ use crate::rpc::{Id, Request, code};
 /// The request that opens a conversation.
 pub(super) const OPENING: &str = "initialize";
 
+/// The requests by which a client begins and ends to hear of a resource.
+const SUBSCRIBE: &str = "resources/subscribe";
+const UNSUBSCRIBE: &str = "resources/unsubscribe";
+
 /// The client of a conversation, as it introduced itself.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
@@ -47,6 +51,8 @@ pub(super) struct Peer {
     pub(super) client: Client,
     /// What it has been asked.
     pub(super) questions: Questions,
+    /// The resources that it wants to hear of.
+    pub(super) subscriptions: Arc<Subscriptions>,
 }
 
 /// Opens a conversation: settles its revision and tells what can be asked.
@@ -77,6 +83,7 @@ pub(super) fn initialize(
         capabilities: capabilities.to_bytes(),
         client,
         questions,
+        subscriptions: guest.subscriptions(),
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
@@ -144,9 +151,14 @@ pub(super) fn serve(
         notes,
         param_headers: None,
     };
-    let guest = guest.clone();
+    let (guest, subscriptions) = (guest.clone(), Arc::clone(&peer.subscriptions));
     let work = async move {
-        let answer = answer(&guest, caller, asking, &id, &method, params, max_reply).await;
+        let answer = match &*method {
+            SUBSCRIBE | UNSUBSCRIBE => {
+                subscribe(&guest, &subscriptions, &id, &method, &params).await
+            }
+            method => answer(&guest, caller, asking, &id, method, params, max_reply).await,
+        };
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
         match way {
             Way::Alone => answer,
@@ -232,6 +244,43 @@ async fn ask(
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
     }
     self::reply(id, method, reply, max_reply).await
+}
+
+/// Begins or ends to tell the client of changes of a resource.
+async fn subscribe(
+    guest: &Guest,
+    subscriptions: &Subscriptions,
+    id: &Id,
+    method: &str,
+    params: &Object,
+) -> Result<Answer, Refused> {
+    let uri = params.get_string("uri");
+    // Whatever else has changed since, this is let go of.
+    if let (UNSUBSCRIBE, Some(uri)) = (method, &uri) {
+        subscriptions.unsubscribe(uri);
+    }
+    guest.settle().await;
+    // What is not declared is not there.
+    if !guest.view().capabilities().subscribe {
+        return Err(encode::unknown_method(StatusCode::OK, method));
+    }
+    let uri = uri.ok_or_else(|| invalid_params("`uri` must be a string"))?;
+    if method == UNSUBSCRIBE {
+        return Ok(Answer::result(id, b"{}"));
+    }
+    let unknown = || Fault::NoSuchItem { kind: Kind::Resource, key: (&*uri).into() };
+    let subscribed = guest.subscribe(subscriptions, &uri).await.map_err(|fault| refuse(&fault))?;
+    match subscribed {
+        Subscribed::Agreed => Ok(Answer::result(id, b"{}")),
+        // Of what nobody lists it must not be told whether it is there.
+        Subscribed::Refused(_) if guest.view().resolve(Kind::Resource, &uri).is_none() => {
+            Err(refuse(&unknown()))
+        }
+        Subscribed::Refused(Some(object)) => Ok(error(id, object)),
+        Subscribed::Refused(None) => {
+            Err(encode::broken("the upstream does not tell of changes of this resource"))
+        }
+    }
 }
 
 /// Puts an upstream's reply as a legacy server would have.

@@ -132,7 +132,7 @@ impl Sessions {
         if own.sessions.len() + own.seats >= self.limit {
             let evicted = own.sessions.swap_remove(longest_idle(&own.sessions)?);
             self.by_id.remove(&evicted.id);
-            evicted.end.cancel();
+            evicted.close();
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Sessions {
             own.sessions.retain(|other| other.id != session.id);
         }
         self.by_principal.remove_if(&session.principal, |_, own| own.is_empty());
-        session.end.cancel();
+        session.close();
     }
 
     /// Ends sessions that nobody came back to. Ends itself only when `stop` fires.
@@ -205,6 +205,13 @@ impl Drop for Seat {
 }
 
 impl Session {
+    /// Cancels what is under way, and lets go of what the client has subscribed to even if a stream of it is
+    /// not read any more.
+    fn close(&self) {
+        self.end.cancel();
+        self.peer.subscriptions.end();
+    }
+
     fn is_idle_for(&self, time: Duration) -> bool {
         let usage = self.usage();
         usage.active == 0 && usage.idle_since.elapsed() >= time

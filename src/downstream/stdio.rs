@@ -178,20 +178,19 @@ async fn listen(
     queue: mpsc::Sender<Bytes>,
     stop: CancellationToken,
 ) {
-    let mut line = listening.acknowledged();
     loop {
-        if queue.send(line).await.is_err() {
-            return;
-        }
-        line = tokio::select! {
+        let line = tokio::select! {
             biased;
             () = open.cancelled().cancelled() => return,
             () = stop.cancelled() => {
                 let _ = queue.send(listening.cancelled()).await;
                 return;
             }
-            change = listening.changed() => change,
+            change = listening.next() => change,
         };
+        if queue.send(line).await.is_err() {
+            return;
+        }
     }
 }
 

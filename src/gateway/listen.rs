@@ -1,4 +1,4 @@
-//! Waiting for changes of what a guest can see.
+//! Waiting for changes of what a guest can see, and of what it has subscribed to.
 //!
 //! There is no subscriber list and no queue: a listener looks at its view whenever that changes. A
 //! change that a client cannot see never wakes it, and a burst is one notice.
@@ -9,14 +9,25 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::Subscriptions;
 use crate::catalog::View;
 use crate::mcp::kind::Topic;
 
 /// The least time between two notices of a topic to one client.
 const SPACING: Duration = Duration::from_secs(1);
 
+/// Something that a guest has to be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// The lists of this topic have changed.
+    Lists(Topic),
+    /// The resource of this URI has.
+    Updated(Arc<str>),
+}
+
 /// A guest's open ear.
 pub struct Listen {
+    subscriptions: Arc<Subscriptions>,
     view: watch::Receiver<Arc<View>>,
     /// For each topic the view as it was when the client was last told.
     told: [Arc<View>; 3],
@@ -25,14 +36,20 @@ pub struct Listen {
 }
 
 impl Listen {
-    pub(super) fn new(mut view: watch::Receiver<Arc<View>>, now: Instant) -> Self {
+    pub(super) fn new(
+        mut view: watch::Receiver<Arc<View>>,
+        subscriptions: Arc<Subscriptions>,
+        now: Instant,
+    ) -> Self {
         let seen = Arc::clone(&view.borrow_and_update());
-        Self { view, told: std::array::from_fn(|_| Arc::clone(&seen)), next_at: [now; 3] }
+        let told = std::array::from_fn(|_| Arc::clone(&seen));
+        Self { subscriptions, view, told, next_at: [now; 3] }
     }
 
-    /// The next topic whose lists differ from what they were when this guest was last told, at most
-    /// once a second per topic. Never ends. Cancel-safe: a topic counts as told when it is returned.
-    pub async fn next(&mut self) -> Topic {
+    /// The next topic whose lists differ from what they were when this guest was last told, or the next
+    /// resource that has changed since; each at most once a second. Never ends. Cancel-safe: what is
+    /// returned counts as told.
+    pub async fn next(&mut self) -> News {
         loop {
             let current = Arc::clone(&self.view.borrow_and_update());
             let now = Instant::now();
@@ -45,7 +62,7 @@ impl Listen {
                 if self.next_at[at] <= now {
                     self.told[at] = current;
                     self.next_at[at] = now + SPACING;
-                    return topic;
+                    return News::Lists(topic);
                 }
                 wake_at =
                     Some(wake_at.map_or(self.next_at[at], |other| other.min(self.next_at[at])));
@@ -62,6 +79,7 @@ impl Listen {
                     std::future::pending::<()>().await;
                 },
                 () = spaced => {}
+                uri = self.subscriptions.next() => return News::Updated(uri),
             }
         }
     }

@@ -28,6 +28,12 @@ pub enum Topic {
     Resources,
 }
 
+/// The notification that announces a changed resource.
+pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
+
+/// The member of a listen request's filter that names resources.
+pub const RESOURCE_SUBSCRIPTIONS: &str = "resourceSubscriptions";
+
 impl Kind {
     /// All kinds, in the order in which they are listed.
     pub const ALL: [Self; 4] = [Self::Prompt, Self::Tool, Self::Resource, Self::Template];

@@ -3,15 +3,18 @@
 //! The era was chosen once, when the connection was opened; here the two dialects meet for the last
 //! time, in one `match` per function.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::{Either, select};
 use hyper::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use super::ear::Ear;
 use super::prompts::Prompts;
 use super::questions::Questions;
+use super::subscriptions::Interest;
 use super::walk::Walk;
 use super::wire::{Answer, Failure, Outgoing, Wire};
 use super::{About, Listing, MAX_INSTRUCTIONS_BYTES, Settings, legacy, modern, rounds};
@@ -278,8 +281,9 @@ impl Wired {
         Ok(answer)
     }
 
-    /// Hears of changes until the connection is over. Returns why it must be opened again, if it must.
-    pub(super) async fn listen(self) -> Option<String> {
+    /// Hears of changes until the connection is over, and subscribes to what is of `interest`. Returns why
+    /// it must be opened again, if it must.
+    pub(super) async fn listen(self, interest: &Interest) -> Option<String> {
         let (wire, ear) = (self.wire.clone(), Arc::clone(&self.ear));
         let listen = async {
             match &self.dialect {
@@ -287,7 +291,22 @@ impl Wired {
                 Dialect::Modern(dialect) => dialect.listen(wire, ear, self.tells).await,
             }
         };
-        self.life.run_until_cancelled(listen).await.flatten()
+        let wire = self.wire.clone();
+        let follow = async {
+            match &self.dialect {
+                _ if !self.about.capabilities.subscribe => std::future::pending().await,
+                Dialect::Legacy(dialect) => dialect.follow(wire, interest).await,
+                Dialect::Modern(dialect) => dialect.follow(wire, interest).await,
+            }
+        };
+        let both = async {
+            match select(pin!(listen), pin!(follow)).await {
+                Either::Left((None, follow)) => Some(follow.await),
+                Either::Left((reason, _)) => reason,
+                Either::Right((reason, _)) => Some(reason),
+            }
+        };
+        self.life.run_until_cancelled(both).await.flatten()
     }
 
     /// Waits until the connection has ended by itself and tells why. Cancel-safe.

@@ -13,14 +13,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Changes;
 use super::questions::{Questions, unsupported};
-use super::wire::{Failure, Outgoing};
-use crate::json;
-use crate::mcp::kind::Topic;
+use super::subscriptions::Interest;
+use super::wire::{Failure, Honored, Outgoing};
+use crate::json::{self, Object};
+use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::note::Notes;
@@ -60,6 +61,8 @@ pub(super) struct Side {
     pub(super) questions: Option<Questions>,
     /// Whether it is a subscription, which the other side may cancel.
     pub(super) listen: bool,
+    /// Where the resources go that a subscription's other side agrees to tell of.
+    pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
 }
 
 /// Sorts what a server says.
@@ -68,6 +71,8 @@ pub(super) struct Ear {
     pub(super) name: UpstreamName,
     pub(super) pending: Pending<Result<Outcome, Failure>, Side>,
     changes: watch::Sender<Changes>,
+    /// Who wants to hear of which resources.
+    interest: Arc<Interest>,
     /// What the server speaks, once that is known: which freedoms it has.
     spoken: OnceLock<Revision>,
     /// Whether one client makes all calls on this connection, so that what cannot be told to be about one of
@@ -110,12 +115,14 @@ impl Ear {
     pub(super) fn new(
         name: UpstreamName,
         changes: watch::Sender<Changes>,
+        interest: Arc<Interest>,
         alone: bool,
     ) -> Arc<Self> {
         Arc::new(Self {
             name,
             pending: Pending::default(),
             changes,
+            interest,
             spoken: OnceLock::new(),
             alone,
             unlawful: AtomicUsize::new(0),
@@ -141,6 +148,11 @@ impl Ear {
         });
     }
 
+    /// For a while nobody heard which resources changed.
+    pub(super) fn missed_updates(&self) {
+        self.interest.missed();
+    }
+
     /// Waits a moment for [`Ear::listening`], so that the first list misses no change; from then on
     /// a late confirmation counts as a change of what the server `tells` of.
     pub(super) async fn settle_in(&self, tells: [bool; 3]) {
@@ -152,8 +164,12 @@ impl Ear {
 
     /// Enters a request whose answer will be heard; `None` if the connection is closed.
     pub(super) fn enter(&self, request: &Outgoing) -> Option<Claim> {
-        let (notes, questions) = (request.notes.clone(), request.questions.clone());
-        self.pending.open(Side { notes, questions, listen: request.listen })
+        self.pending.open(Side {
+            notes: request.notes.clone(),
+            questions: request.questions.clone(),
+            listen: request.listen,
+            acknowledged: request.acknowledged.clone(),
+        })
     }
 
     /// Reads a text that the server sent: one message, or an array of them. `on` is the request on whose
@@ -220,7 +236,19 @@ impl Ear {
                     self.cancelled(&id);
                 }
             }
-            "notifications/subscriptions/acknowledged" => self.listening(),
+            "notifications/subscriptions/acknowledged" => {
+                let id = on.or_else(|| subscription_of(&params));
+                match id.and_then(|id| self.pending.beside(id, |side| side.acknowledged.clone())) {
+                    // A second one says nothing new.
+                    Some(Some(waiting)) => drop(waiting.try_send(honored(&params))),
+                    _ => self.listening(),
+                }
+            }
+            RESOURCE_UPDATED => {
+                if let Some(uri) = params.get_string("uri") {
+                    self.interest.updated(&uri);
+                }
+            }
             "notifications/message" => {
                 if let Some(notes) = on.and_then(|id| self.notes_of(id)) {
                     return notes.log(params);
@@ -291,6 +319,19 @@ impl Ear {
     }
 }
 
+/// The listen that a notification belongs to.
+fn subscription_of(params: &Object) -> Option<u64> {
+    params.get_object("_meta")?.get_bytes(meta::SUBSCRIPTION_ID).and_then(Id::parse)?.minted()
+}
+
+/// The resources of which a server agrees to tell.
+fn honored(params: &Object) -> Honored {
+    let filter = params.get_object("notifications").unwrap_or_default();
+    let uris = filter.get_bytes(RESOURCE_SUBSCRIPTIONS).and_then(|list| json::elements(&list));
+    let uri = |raw: &Bytes| Some(json::decode_string(std::str::from_utf8(raw).ok()?)?.into());
+    uris.unwrap_or_default().iter().filter_map(uri).collect()
+}
+
 /// The pause before a stream for changes that was opened at `since`, after a pause of `last`, is
 /// opened again.
 pub(super) fn next_pause(last: Duration, since: Instant) -> Duration {
@@ -303,7 +344,8 @@ mod tests {
 
     fn ear() -> Arc<Ear> {
         let (changes, _) = watch::channel(Changes::default());
-        Ear::new("hub".parse().expect("a name"), changes, false)
+        let name: UpstreamName = "hub".parse().expect("a name");
+        Ear::new(name.clone(), changes, Interest::new(name), false)
     }
 
     fn replies(ear: &Ear, text: &'static str) -> Vec<Bytes> {
@@ -348,7 +390,7 @@ mod tests {
     #[test]
     fn only_a_subscription_can_be_cancelled_by_the_server() {
         let ear = ear();
-        let side = |listen| Side { notes: None, questions: None, listen };
+        let side = |listen| Side { notes: None, questions: None, listen, acknowledged: None };
         let call = ear.pending.open(side(false)).expect("open");
         let listen = ear.pending.open(side(true)).expect("open");
         for id in [call.id(), listen.id()] {

@@ -18,10 +18,12 @@ use super::links::{Lease, Links};
 use super::opener::Opener;
 use super::prompts;
 use super::questions::Questions;
+use super::subscriptions::{Interest, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::Failure;
 use super::{Changes, Error, Listing, Settings, Source, Status};
 use crate::mcp::call::{Call, Caller, Reply};
+use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 
@@ -48,6 +50,8 @@ struct Shared {
     status: watch::Receiver<Status>,
     changes: watch::Receiver<Changes>,
     complaints: mpsc::Sender<Complaint>,
+    /// What clients want to hear of its resources.
+    interest: Arc<Interest>,
     /// Calls in flight.
     turns: Arc<Semaphore>,
     waiting: AtomicUsize,
@@ -74,6 +78,7 @@ impl Upstream {
         let opener = Opener::new(Arc::clone(&settings), dial, tasks.clone());
         let opener = Arc::new(opener);
         let further = Links::new(Arc::clone(&settings), Arc::clone(&opener));
+        let interest = Interest::new(settings.name.clone());
         let board = Board {
             name: settings.name.clone(),
             links: link_sender,
@@ -94,6 +99,7 @@ impl Upstream {
                 opener,
                 links: Arc::clone(&further),
                 board,
+                interest: Arc::clone(&interest),
                 complaints: complaint_receiver,
                 memory: Memory::default(),
             };
@@ -109,6 +115,7 @@ impl Upstream {
             status,
             changes,
             complaints,
+            interest,
             turns,
             waiting,
             asking,
@@ -171,6 +178,15 @@ impl Upstream {
             asking: Arc::clone(&shared.asking),
         };
         running.go_on().await
+    }
+
+    /// Subscribes a client to a resource, until what is returned is dropped; from then on its changes are
+    /// marked in `dirty`. Waits until the server agrees, if it has not before.
+    pub async fn subscribe(&self, uri: &str, dirty: &Dirty) -> Result<Subscribed, Error> {
+        if !self.connection()?.about().capabilities.subscribe {
+            return Ok(Subscribed::Refused(None));
+        }
+        self.shared.interest.join(uri, dirty).await
     }
 
     async fn send(self, call: Call, questions: Questions) -> Result<Reply, Error> {

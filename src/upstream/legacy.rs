@@ -5,6 +5,8 @@
 //!
 //! Knows nothing of: the house, and how the bytes travel.
 
+mod subscriptions;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -164,7 +166,9 @@ impl Dialect {
             let mut retry = None;
             match wire.listen(&self.headers(), last_id.as_deref()).await {
                 Ok(mut events) => {
-                    heard_before = true;
+                    if std::mem::replace(&mut heard_before, true) {
+                        ear.missed_updates();
+                    }
                     ear.listening();
                     while let Ok(Some(event)) = events.next().await {
                         if let Some(heard) = wire.hear(event.data, None) {

@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::Wired;
 use super::opener::{Found, Opener, Wanted};
+use super::subscriptions::Interest;
 use super::{Changes, Error, Settings, Sharing, declared};
 use crate::mcp::call::Caller;
 use crate::mcp::revision::Era;
@@ -197,7 +198,7 @@ impl Links {
             "http+sse" => Found::Pair,
             _ => Found::Streamable(main.about.era()),
         };
-        // What has changed is heard on the main connection.
+        // What has changed, and which resources have, is heard on the main connection.
         let (changes, _) = watch::channel(Changes::default());
         let wanted = Wanted {
             epoch: main.about.epoch,
@@ -205,6 +206,7 @@ impl Links {
             declared: Some(key.declared.clone()),
             alone: key.client.is_some(),
             changes,
+            interest: Interest::new(self.settings.name.clone()),
         };
         let opening = self.stop.run_until_cancelled(self.opener.open(&wanted)).await;
         match opening {

@@ -5,6 +5,8 @@
 //!
 //! Knows nothing of: the house, and how the bytes travel.
 
+mod subscriptions;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

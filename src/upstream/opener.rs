@@ -20,6 +20,7 @@ use super::dial::{Command, Dial};
 use super::ear::Ear;
 use super::pool::Pool;
 use super::probe::{self, Closed};
+use super::subscriptions::Interest;
 use super::wire::{Failure, Wire};
 use super::{Changes, Settings, Source, Transport, http, stdio};
 use crate::mcp::revision::Era;
@@ -48,6 +49,8 @@ pub(super) struct Wanted {
     pub(super) alone: bool,
     /// Where news of changes go.
     pub(super) changes: watch::Sender<Changes>,
+    /// Who wants to hear of which resources.
+    pub(super) interest: Arc<Interest>,
 }
 
 /// An open connection.
@@ -231,7 +234,8 @@ impl Opener {
     }
 
     fn ear(&self, wanted: &Wanted) -> Arc<Ear> {
-        Ear::new(self.settings.name.clone(), wanted.changes.clone(), wanted.alone)
+        let (name, changes) = (self.settings.name.clone(), wanted.changes.clone());
+        Ear::new(name, changes, Arc::clone(&wanted.interest), wanted.alone)
     }
 
     fn late(&self) -> Closed {

@@ -17,6 +17,7 @@ use super::connection::{Connection, Wired};
 use super::ear::Ear;
 use super::links::Links;
 use super::opener::{Failed, Found, Opened, Opener, Wanted};
+use super::subscriptions::Interest;
 use super::{Settings, Sharing, Source};
 use crate::mcp::revision::Era;
 
@@ -34,6 +35,7 @@ pub(super) struct Supervisor {
     /// The connections beside this one, which end with it.
     pub(super) links: Arc<Links>,
     pub(super) board: Board,
+    pub(super) interest: Arc<Interest>,
     pub(super) complaints: mpsc::Receiver<Complaint>,
     pub(super) memory: Memory,
 }
@@ -126,7 +128,7 @@ impl Supervisor {
 
     /// Looks after an open connection until something ends it.
     async fn watch(&mut self, connection: &Wired, ear: &Ear, stop: &CancellationToken) -> Event {
-        let mut listen = std::pin::pin!(connection.clone().listen());
+        let mut listen = std::pin::pin!(connection.clone().listen(&self.interest));
         let mut listened = None;
         {
             let mut settled = std::pin::pin!(ear.settle_in(connection.tells));
@@ -167,6 +169,7 @@ impl Supervisor {
             declared: None,
             alone: matches!(self.settings.sharing, Sharing::Sole(_)),
             changes: self.board.changes.clone(),
+            interest: Arc::clone(&self.interest),
         };
         match self.opener.open(&wanted).await {
             Ok(Opened { connection, ear, found }) => {

@@ -7,3 +7,4 @@ mod opening;
 mod pair;
 mod questions;
 mod rules;
+mod subscriptions;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
+use tokio::sync::mpsc;
 
 use super::questions::Questions;
 use super::{Error, http, sse, stdio};
@@ -37,7 +38,12 @@ pub(super) struct Outgoing {
     pub(super) stream: bool,
     /// Whether this request stays open to hear of changes; the other side may end it by cancelling.
     pub(super) listen: bool,
+    /// Where the resources go that the other side agrees to tell of.
+    pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
 }
+
+/// The resources of which the other side agrees to tell.
+pub(super) type Honored = Vec<Box<str>>;
 
 /// What dropping an open request means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +69,7 @@ impl Outgoing {
             resume: false,
             stream: false,
             listen: false,
+            acknowledged: None,
         }
     }
 

@@ -9,6 +9,7 @@
 mod http;
 mod pair;
 mod stdio;
+mod updates;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -22,6 +22,7 @@ mod questions;
 mod retrying;
 mod revisions;
 mod sessions;
+mod subscriptions;
 mod translation;
 mod upstream;
 mod walk;

@@ -13,8 +13,9 @@ mod http;
 mod script;
 mod sse;
 mod stdio;
+mod updates;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -86,6 +87,8 @@ struct State {
     /// Ids by conversation that have been used.
     used: HashSet<(u64, Id)>,
     sessions: HashMap<String, u64>,
+    /// The resources that legacy conversations have subscribed to.
+    subscriptions: HashMap<u64, BTreeSet<String>>,
     /// The streams of the HTTP+SSE pair, by conversation.
     streams: HashMap<u64, Sink>,
     numbers: u64,
@@ -127,6 +130,7 @@ impl Upstream {
             open: HashMap::new(),
             used: HashSet::new(),
             sessions: HashMap::new(),
+            subscriptions: HashMap::new(),
             streams: HashMap::new(),
             numbers: 0,
             places: [0; 4],
@@ -269,6 +273,7 @@ impl Upstream {
     pub(crate) fn forget_sessions(&self) {
         let mut state = self.lock();
         state.sessions.clear();
+        state.subscriptions.clear();
         state.ears.clear();
     }
 
@@ -450,6 +455,11 @@ impl Upstream {
                 self.listened(ear);
                 Answer::Silence
             }
+            "resources/subscribe" | "resources/unsubscribe"
+                if !modern && script.capabilities.contains("subscribe") =>
+            {
+                self.change_subscriptions(of, method, params)
+            }
             "prompts/get" => self.complete(r#""messages":[]"#),
             "tools/call" => self.complete(r#""content":[]"#),
             "resources/read" if modern => {
@@ -550,6 +560,7 @@ impl State {
         self.ears.clear();
         self.hung.clear();
         self.sessions.clear();
+        self.subscriptions.clear();
         self.streams.clear();
     }
 }

@@ -254,7 +254,8 @@ async fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply
         Ok(opened) => opened,
         Err(refused) => return body::json(Answer::refused(id, &refused)),
     };
-    match door.sessions.open(guest.principal(), peer, guest.listen()) {
+    let listen = guest.listen(&peer.subscriptions);
+    match door.sessions.open(guest.principal(), peer, listen) {
         Ok(session) => {
             let reply = body::json(Answer::result(&request.id, &result));
             let value = HeaderValue::from_str(&session.id).expect("base64url is visible ASCII");

@@ -11,11 +11,11 @@ use futures::{StreamExt, stream};
 use tokio::time::Interval;
 
 use super::body::{self, Reply};
-use crate::downstream::Door;
 use crate::downstream::modern::Listening;
 use crate::downstream::session::{InUse, Primary};
+use crate::downstream::{Door, encode};
 use crate::event_stream::{KEEP_ALIVE, write_message};
-use crate::rpc;
+use crate::json::Object;
 
 /// The primary stream of a legacy session.
 pub(super) fn changes(door: &Arc<Door>, session: InUse, gone: BoxFuture<'static, ()>) -> Reply {
@@ -58,9 +58,7 @@ impl Changes {
             biased;
             () = primary.over.cancelled() => return None,
             () = self.door.stop.cancelled() => return None,
-            topic = primary.listen.next() => {
-                write_message(&rpc::write_notification(topic.notification(), b"{}"))
-            }
+            news = primary.listen.next() => write_message(&encode::news(&news, Object::new())),
             _ = self.silence.tick() => Bytes::from_static(KEEP_ALIVE),
         };
         self.silence.reset();
@@ -74,10 +72,9 @@ pub(super) fn listen(
     listening: Listening,
     gone: BoxFuture<'static, ()>,
 ) -> Reply {
-    let begin = write_message(&listening.acknowledged());
     let silence = body::silence(door.settings.sse_keepalive);
     let state = (Some(listening), silence, Arc::clone(door));
-    let rest = stream::unfold(state, |(listening, mut silence, door)| async {
+    let events = stream::unfold(state, |(listening, mut silence, door)| async {
         let mut listening = listening?;
         let event = tokio::select! {
             biased;
@@ -85,14 +82,13 @@ pub(super) fn listen(
                 let end = write_message(&listening.ended());
                 return Some((Ok(end), (None, silence, door)));
             }
-            change = listening.changed() => write_message(&change),
+            change = listening.next() => write_message(&change),
             _ = silence.tick() => Bytes::from_static(KEEP_ALIVE),
         };
         silence.reset();
         Some((Ok(event), (Some(listening), silence, door)))
     });
-    let begin = stream::once(std::future::ready(Ok(begin)));
-    let mut reply = body::events(begin.chain(rest));
+    let mut reply = body::events(events);
     reply.body_mut().until(gone);
     reply
 }

@@ -2,24 +2,30 @@
 //!
 //! Knows nothing of: the stream or the lines that carry it.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
 
 use super::super::answer::Refused;
 use super::super::encode;
 use super::super::streams::{Slot, Streams};
 use super::{COMPLETE, invalid_params};
-use crate::gateway::{Guest, Listen};
-use crate::json::Object;
-use crate::mcp::kind::Topic;
+use crate::gateway::{Guest, Listen, MAX_SUBSCRIPTIONS, News, Subscribed, Subscriptions};
+use crate::json::{self, Object};
+use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, Topic};
 use crate::mcp::meta;
 use crate::rpc::{self, Id};
 
 /// An open `subscriptions/listen`.
 pub(in crate::downstream) struct Listening {
     id: Id,
-    wanted: [bool; 3],
+    topics: [bool; 3],
+    /// Finds out which resources will be told of; `None` once that has been acknowledged.
+    opening: Option<BoxFuture<'static, Vec<Bytes>>>,
     listen: Listen,
     _slot: Slot,
 }
@@ -33,32 +39,85 @@ pub(super) fn listen(
     let filter = params
         .get_object("notifications")
         .ok_or_else(|| invalid_params("`notifications` must be an object"))?;
+    let topics = Topic::ALL.map(|topic| filter.get(topic.filter_member()) == Some("true"));
+    let resources = read_resources(&filter)?;
     let slot = streams.open(guest.principal()).ok_or_else(|| encode::too_busy(STREAM_RETRY))?;
-    let wanted = Topic::ALL.map(|topic| filter.get(topic.filter_member()) == Some("true"));
-    Ok(Listening { id: id.clone(), wanted, listen: guest.listen(), _slot: slot })
+    let subscriptions = guest.subscriptions();
+    let listen = guest.listen(&subscriptions);
+    let opening = Some(subscribe(guest.clone(), subscriptions, resources).boxed());
+    Ok(Listening { id: id.clone(), topics, opening, listen, _slot: slot })
+}
+
+/// The resources that a filter names, each once.
+fn read_resources(filter: &Object) -> Result<Vec<Box<str>>, Refused> {
+    let list = match filter.get(RESOURCE_SUBSCRIPTIONS) {
+        // Some clients write what they do not have as null.
+        None | Some("null") => return Ok(Vec::new()),
+        Some(_) => filter.get_bytes(RESOURCE_SUBSCRIPTIONS).and_then(|list| json::elements(&list)),
+    };
+    let uri = |raw: &Bytes| Some(json::decode_string(std::str::from_utf8(raw).ok()?)?.into());
+    let uris = list.and_then(|list| list.iter().map(uri).collect::<Option<Vec<Box<str>>>>());
+    let mut uris = uris.ok_or_else(|| {
+        invalid_params(&format!("`{RESOURCE_SUBSCRIPTIONS}` must be an array of strings"))
+    })?;
+    if uris.len() > MAX_SUBSCRIPTIONS {
+        return Err(invalid_params(&format!(
+            "a listen may subscribe to {MAX_SUBSCRIPTIONS} resources at most: open another one"
+        )));
+    }
+    let mut seen = HashSet::new();
+    uris.retain(|uri| seen.insert(uri.clone()));
+    Ok(uris)
+}
+
+/// Subscribes to what was asked for, and returns what will be told: not what the client may not read, what
+/// is not there, and what its upstream does not tell of.
+async fn subscribe(
+    guest: Guest,
+    subscriptions: Arc<Subscriptions>,
+    resources: Vec<Box<str>>,
+) -> Vec<Bytes> {
+    let subscribing = resources.iter().map(|uri| async {
+        let subscribed = guest.subscribe(&subscriptions, uri).await;
+        matches!(subscribed, Ok(Subscribed::Agreed)).then(|| json::quote(uri))
+    });
+    join_all(subscribing).await.into_iter().flatten().collect()
 }
 
 impl Listening {
-    /// What goes out first: the kinds that will be told (spec, subscriptions, acknowledgment). Others
-    /// that were asked for are left out.
-    pub(in crate::downstream) fn acknowledged(&self) -> Bytes {
+    /// What goes out next: the acknowledgment (spec, subscriptions: it comes first), then each change that
+    /// was asked for. Never ends. Cancel-safe.
+    pub(in crate::downstream) async fn next(&mut self) -> Bytes {
+        if let Some(opening) = &mut self.opening {
+            let honored = opening.await;
+            self.opening = None;
+            return self.acknowledged(&honored);
+        }
+        loop {
+            let news = self.listen.next().await;
+            let is_wanted = match &news {
+                News::Lists(topic) => self.topics[topic.index()],
+                News::Updated(_) => true,
+            };
+            if is_wanted {
+                return encode::news(&news, self.params());
+            }
+        }
+    }
+
+    /// The kinds and resources that will be told of; others that were asked for are left out.
+    fn acknowledged(&self, resources: &[Bytes]) -> Bytes {
         let mut honored = Object::new();
-        for topic in Topic::ALL.into_iter().filter(|topic| self.wanted[topic.index()]) {
+        for topic in Topic::ALL.into_iter().filter(|topic| self.topics[topic.index()]) {
             honored.set(topic.filter_member(), "true");
+        }
+        if !resources.is_empty() {
+            let list = [&b"["[..], &resources.join(&b","[..]), b"]"].concat();
+            honored.set(RESOURCE_SUBSCRIPTIONS, list);
         }
         let mut params = self.params();
         params.set("notifications", honored.to_bytes());
         rpc::write_notification("notifications/subscriptions/acknowledged", &params.to_bytes())
-    }
-
-    /// The next change that was asked for. Never ends. Cancel-safe.
-    pub(in crate::downstream) async fn changed(&mut self) -> Bytes {
-        loop {
-            let topic = self.listen.next().await;
-            if self.wanted[topic.index()] {
-                return rpc::write_notification(topic.notification(), &self.params().to_bytes());
-            }
-        }
     }
 
     /// The end, where the wire has a stream of its own for it (spec, subscriptions, graceful closure).

@@ -116,6 +116,13 @@ impl Script {
         Self { replies, ..self }
     }
 
+    /// A server that tells of changes of its resources, too.
+    pub(crate) fn subscribable(self) -> Self {
+        let capabilities =
+            self.capabilities.replace(r#""resources":{"#, r#""resources":{"subscribe":true,"#);
+        Self { capabilities, ..self }
+    }
+
     /// A server that nobody can reach until it comes up.
     pub(crate) fn down(self) -> Self {
         Self { starts_down: true, ..self }

@@ -1,0 +1,191 @@
+//! What one client wants to hear of single resources.
+//!
+//! Promises: a client hears of a resource only if it has subscribed to it, or to what it is a part of, and
+//! its own view resolves it at that moment, to the upstream that says so. What is held is let go of when
+//! this is dropped or ended; what has to be told is a bounded set, however long nobody asks for it.
+//!
+//! Knows nothing of: how clients subscribe and are told.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::{Fault, Guest, fault};
+use crate::catalog::{Target, View};
+use crate::mcp::dirty::{Changed, Dirty, with_parents};
+use crate::mcp::kind::Kind;
+use crate::upstream::{self, Subscription};
+
+/// How many resources one client, or one listen of it, may subscribe to.
+pub const MAX_SUBSCRIPTIONS: usize = 1_000;
+
+/// The resources that a client wants to hear of, and those of which it has yet to be told.
+pub struct Subscriptions {
+    view: watch::Receiver<Arc<View>>,
+    dirty: Dirty,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    uris: HashMap<Box<str>, Slot>,
+    is_over: bool,
+}
+
+/// What is held of a URI.
+#[derive(Debug, Default)]
+struct Slot {
+    subscription: Option<Subscription>,
+    /// How many requests wait for the upstream to agree.
+    waiting: usize,
+}
+
+/// How an attempt to subscribe ended.
+#[derive(Debug)]
+pub enum Subscribed {
+    /// The client will hear of changes.
+    Agreed,
+    /// The upstream does not tell of changes, with the error object that it gave, if it gave one.
+    Refused(Option<Bytes>),
+}
+
+impl Guest {
+    /// An empty set of subscriptions, for one client.
+    pub fn subscriptions(&self) -> Arc<Subscriptions> {
+        let (view, dirty) = (self.view.clone(), Dirty::default());
+        Arc::new(Subscriptions { view, dirty, held: Mutex::default() })
+    }
+
+    /// Subscribes to a resource that the guest may read; twice is once. Dropping the future leaves things as
+    /// they were.
+    pub async fn subscribe(
+        &self,
+        subscriptions: &Subscriptions,
+        uri: &str,
+    ) -> Result<Subscribed, Fault> {
+        let target = match self.resolve_uri(uri) {
+            Some(target) => target,
+            None => {
+                // Just after the start the owner may not have been listed yet.
+                self.settle().await;
+                let unknown = || Fault::NoSuchItem { kind: Kind::Resource, key: uri.into() };
+                self.resolve_uri(uri).ok_or_else(unknown)?
+            }
+        };
+        let Some(place) = subscriptions.reserve(uri)? else { return Ok(Subscribed::Agreed) };
+        let owner = &self.gateway.upstreams[&target.upstream];
+        match owner.subscribe(&target.own, &subscriptions.dirty).await {
+            Ok(upstream::Subscribed::Held(subscription)) => {
+                place.fill(subscription);
+                Ok(Subscribed::Agreed)
+            }
+            Ok(upstream::Subscribed::Refused(error)) => Ok(Subscribed::Refused(error)),
+            Err(cause) => Err(fault(&target.upstream, cause)),
+        }
+    }
+
+    fn resolve_uri(&self, uri: &str) -> Option<Arc<Target>> {
+        self.view.borrow().resolve_uri(uri)
+    }
+}
+
+impl fmt::Debug for Subscriptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let held = self.lock().uris.len();
+        f.debug_struct("Subscriptions").field("held", &held).finish_non_exhaustive()
+    }
+}
+
+impl Subscriptions {
+    /// Ends a subscription, if there is one.
+    pub fn unsubscribe(&self, uri: &str) {
+        let gone = self.lock().uris.remove(uri);
+        drop(gone);
+    }
+
+    /// Ends all of them, for good.
+    pub fn end(&self) {
+        let gone = {
+            let mut held = self.lock();
+            held.is_over = true;
+            std::mem::take(&mut held.uris)
+        };
+        drop(gone);
+    }
+
+    /// The next resource that has changed since the client was last told of it. Never ends. Cancel-safe. For
+    /// one reader at a time.
+    pub async fn next(&self) -> Arc<str> {
+        loop {
+            let Changed { upstream, uri } = self.dirty.next().await;
+            let target = self.view.borrow().resolve_uri(&uri);
+            let may_read = target.is_some_and(|target| target.upstream == upstream);
+            if may_read && self.covers(&uri) {
+                return uri;
+            }
+        }
+    }
+
+    fn covers(&self, uri: &str) -> bool {
+        let held = self.lock();
+        with_parents(uri).any(|uri| held.uris.contains_key(uri))
+    }
+
+    /// Takes a place for a URI; `None` if it is held already.
+    fn reserve<'a>(&'a self, uri: &'a str) -> Result<Option<Place<'a>>, Fault> {
+        let mut held = self.lock();
+        if held.is_over {
+            return Err(Fault::Request("the session has ended".into()));
+        }
+        if !held.uris.contains_key(uri) && held.uris.len() >= MAX_SUBSCRIPTIONS {
+            let text = format!(
+                "no more than {MAX_SUBSCRIPTIONS} resources can be subscribed to at a time: \
+                 unsubscribe from some first"
+            );
+            return Err(Fault::Request(text));
+        }
+        let slot = held.uris.entry(uri.into()).or_default();
+        if slot.subscription.is_some() {
+            return Ok(None);
+        }
+        slot.waiting += 1;
+        Ok(Some(Place { subscriptions: self, uri }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place that waits for its subscription. Dropped without one it is free again.
+struct Place<'a> {
+    subscriptions: &'a Subscriptions,
+    uri: &'a str,
+}
+
+impl Place<'_> {
+    /// Puts the subscription in its place, unless the client has unsubscribed meanwhile.
+    fn fill(self, subscription: Subscription) {
+        let mut held = self.subscriptions.lock();
+        let superfluous = match held.uris.get_mut(self.uri) {
+            Some(slot) => slot.subscription.replace(subscription),
+            None => Some(subscription),
+        };
+        drop(held);
+        drop(superfluous);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut held = self.subscriptions.lock();
+        let Some(slot) = held.uris.get_mut(self.uri) else { return };
+        slot.waiting = slot.waiting.saturating_sub(1);
+        if slot.waiting == 0 && slot.subscription.is_none() {
+            held.uris.remove(self.uri);
+        }
+    }
+}
