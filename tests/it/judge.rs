@@ -157,6 +157,9 @@ impl Talk {
             Ok(Value::Array(batch)) if self.takes_batches() && !batch.is_empty() => {
                 batch.iter().try_for_each(|message| self.check(message))
             }
+            Ok(Value::Array(_)) => {
+                Err(Complaint::Envelope("this revision has no such batch".into()))
+            }
             Ok(message) => self.check(&message),
             Err(error) => Err(Complaint::Payload(format!("not JSON: {error}"))),
         };
@@ -184,7 +187,8 @@ impl Talk {
 
     fn check_request(&self, method: &str, message: &Value) -> Result<(), Complaint> {
         let revision = match self.weir {
-            Sender::Server => self.spoken().into_iter().next_back().unwrap_or(self.side.revision),
+            // Only the legacy era knows requests to a client.
+            Sender::Server => self.legacy().unwrap_or(self.side.revision),
             Sender::Client => self.revision_of(method, &message["params"], &self.lock()),
         };
         let schema = Schema::of(revision);
@@ -192,13 +196,15 @@ impl Talk {
         if is_of_an_extension(revision, method) {
             return Ok(());
         }
-        if schema.request(self.weir, method).is_none() {
-            return Err(Complaint::Envelope(format!("{revision} has no such request here")));
+        let definition = schema.request(self.weir, method).ok_or_else(|| {
+            Complaint::Envelope(format!("{revision} has no such request in this direction"))
+        })?;
+        match self.weir {
+            // A question's parameters are its asker's.
+            Sender::Server => fits_one(&self.makers(None), revision, definition, message),
+            // Each request is dressed for this upstream.
+            Sender::Client => payload(schema.complaint(definition, message)),
         }
-        // A question's parameters are its asker's.
-        self.first_that_fits(revision, &self.makers(None), |schema| {
-            schema.complaint(schema.request(self.weir, method)?, message)
-        })
     }
 
     fn check_notification(&self, method: &str, message: &Value) -> Result<(), Complaint> {
@@ -225,9 +231,13 @@ impl Talk {
         if let Some(error) = message.get("error") {
             return any(revisions.iter().map(|revision| check_error(*revision, error, message)));
         }
-        match asked {
-            Some(asked) => self.check_result(&asked, message),
-            None => Err(Complaint::Envelope("it answers what nobody asked".into())),
+        match (asked, self.weir) {
+            (Some(asked), _) => self.check_result(&asked, message),
+            (None, Sender::Server) => {
+                Err(Complaint::Envelope("it answers what nobody asked".into()))
+            }
+            // A script has asked without telling the judge what.
+            (None, Sender::Client) => check_envelope(self.side.revision, message),
         }
     }
 
@@ -249,8 +259,7 @@ impl Talk {
             _ => asked.revision,
         };
         let schema = Schema::of(revision);
-        let definition = schema.first(&["JSONRPCResultResponse", "JSONRPCResponse"]);
-        envelope(schema.complaint(definition, message))?;
+        check_envelope(revision, message)?;
         if revision.era() == Era::Modern {
             match result["resultType"].as_str() {
                 Some("complete") => {}
@@ -268,30 +277,21 @@ impl Talk {
             Sender::Server => Sender::Client,
             Sender::Client => Sender::Server,
         };
+        let Some(mut definition) = schema.result(partner, method) else {
+            return match is_of_an_extension(revision, method) {
+                true => Ok(()),
+                false => Err(Complaint::Envelope(format!("{revision} has no {method} to answer"))),
+            };
+        };
+        // Whoever offers no tasks answers as if none had been asked for (spec 2025-11-25, tasks).
+        if asked.as_task && result.get("task").is_some() {
+            definition = "CreateTaskResult".into();
+        }
         let makers = match is_carried(method) || self.weir == Sender::Client {
             true => self.makers(asked.server.as_deref()),
-            false => BTreeSet::new(),
+            false => BTreeSet::from([revision]),
         };
-        self.first_that_fits(revision, &makers, |schema| {
-            let definition = match asked.as_task && schema.has("CreateTaskResult") {
-                true => "CreateTaskResult".into(),
-                false => schema.result(partner, method)?,
-            };
-            schema.complaint(&definition, &as_it_came(result, schema))
-        })
-    }
-
-    /// Whether a message is what one of its possible makers may have made, or else what is spoken here.
-    fn first_that_fits(
-        &self,
-        spoken: Revision,
-        makers: &BTreeSet<Revision>,
-        complaint: impl Fn(&Schema) -> Option<String>,
-    ) -> Result<(), Complaint> {
-        let known = [spoken];
-        let makers: Vec<_> =
-            if makers.is_empty() { known.to_vec() } else { makers.iter().copied().collect() };
-        any(makers.iter().map(|maker| payload(complaint(Schema::of(*maker)))))
+        fits_one(&makers, revision, &definition, result)
     }
 
     /// Who may have made a payload that Weir carries.
@@ -334,6 +334,11 @@ impl Talk {
         }
     }
 
+    /// The legacy revision that is spoken, if one is.
+    fn legacy(&self) -> Option<Revision> {
+        self.spoken().into_iter().rfind(|revision| revision.era() == Era::Legacy)
+    }
+
     fn takes_batches(&self) -> bool {
         self.spoken().contains(&Revision::V2025_03_26)
             || self.spoken().contains(&Revision::V2024_11_05)
@@ -366,6 +371,36 @@ fn envelope(complaint: Option<String>) -> Result<(), Complaint> {
 
 fn payload(complaint: Option<String>) -> Result<(), Complaint> {
     complaint.map_or(Ok(()), |complaint| Err(Complaint::Payload(complaint)))
+}
+
+/// Whether a value is what one of its possible makers may have made.
+///
+/// A maker that has no such thing has not made it; where none has, whoever speaks here did.
+fn fits_one(
+    makers: &BTreeSet<Revision>,
+    spoken: Revision,
+    definition: &str,
+    value: &Value,
+) -> Result<(), Complaint> {
+    let check = |revision: &Revision| {
+        let schema = Schema::of(*revision);
+        match (spoken.era(), revision.era()) {
+            (Era::Legacy, Era::Modern) => payload(schema.complaint(definition, &as_it_came(value))),
+            _ => payload(schema.complaint(definition, value)),
+        }
+    };
+    let mut able = makers.iter().filter(|maker| Schema::of(**maker).has(definition)).peekable();
+    match able.peek() {
+        Some(_) => any(able.map(check)),
+        None => check(&spoken),
+    }
+}
+
+/// Whether an answer with a result is one at all.
+fn check_envelope(revision: Revision, message: &Value) -> Result<(), Complaint> {
+    let schema = Schema::of(revision);
+    let definition = schema.first(&["JSONRPCResultResponse", "JSONRPCResponse"]);
+    envelope(schema.complaint(definition, message))
 }
 
 /// Whether one of these is fine; else what the last one says.
@@ -404,11 +439,10 @@ fn check_error(revision: Revision, error: &Value, message: &Value) -> Result<(),
     }
 }
 
-/// A result with what its maker's era writes into every result, which the door takes away for clients of
-/// the other one.
-fn as_it_came(result: &Value, schema: &Schema) -> Value {
+/// A result with what the modern era writes into every result, which is not for clients of the other one.
+fn as_it_came(result: &Value) -> Value {
     let mut result = result.clone();
-    if let (true, Some(members)) = (schema.has("CacheableResult"), result.as_object_mut()) {
+    if let Some(members) = result.as_object_mut() {
         members.entry("resultType").or_insert("complete".into());
         members.entry("ttlMs").or_insert(0.into());
         members.entry("cacheScope").or_insert("private".into());
@@ -436,5 +470,143 @@ fn messages(message: &Value) -> &[Value] {
     match message {
         Value::Array(batch) => batch,
         one => std::slice::from_ref(one),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side};
+
+    const OLDEST: Side = Side::new(Revision::V2024_11_05, Wire::Stdio);
+    const MODERN_META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+
+    fn answer(result: &str) -> String {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#)
+    }
+
+    /// What the judge says of one message of Weir's, after one of its partner's.
+    fn judged(weir: Sender, side: Side, said: &str, heard: &str) -> Vec<String> {
+        let judge = Judge::new(BTreeMap::from([
+            ("old".to_owned(), Revision::V2024_11_05),
+            ("new".to_owned(), Revision::NEWEST),
+        ]));
+        let talk = judge.talk(side, weir);
+        talk.said(said.as_bytes(), side.wire);
+        talk.heard(heard.as_bytes());
+        judge.verdict()
+    }
+
+    #[test]
+    fn what_a_client_must_not_get_is_told() {
+        let ask = |method: &str, params: &str| {
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params}}}}}"#)
+        };
+        let modern = |method: &str, params: &str| ask(method, &format!("{params}{MODERN_META}"));
+        let (list, call) = (ask("prompts/list", ""), ask("tools/call", r#""name":"old__x""#));
+        let (audio, call_new) = (
+            answer(r#"{"content":[{"type":"audio","data":"","mimeType":"a/b"}]}"#),
+            ask("tools/call", r#""name":"new__x""#),
+        );
+        for (side, said, heard, expected) in [
+            (LEGACY_HTTP, list.clone(), answer(r#"{"prompts":[]}"#), ""),
+            (LEGACY_HTTP, list.clone(), answer("{}"), "\"prompts\" is a required property"),
+            (LEGACY_HTTP, list.clone(), answer(r#"{"prompts":[{}]}"#), "at '/prompts/0'"),
+            (MODERN_HTTP, modern("prompts/list", ""), answer(r#"{"prompts":[]}"#), "resultType"),
+            (
+                MODERN_HTTP,
+                modern("prompts/list", ""),
+                answer(r#"{"prompts":[],"resultType":"complete"}"#),
+                "cacheScope",
+            ),
+            // What was made by an older server is judged by its revision, which knows no audio.
+            (LEGACY_HTTP, call_new, audio.clone(), ""),
+            (LEGACY_HTTP, call.clone(), audio, "CallToolResult of 2024-11-05"),
+            (LEGACY_HTTP, call, answer(r#"{"content":7}"#), "at '/content'"),
+            (LEGACY_HTTP, list.clone(), r#"{"id":1,"result":{}}"#.into(), "\"jsonrpc\""),
+            (LEGACY_HTTP, String::new(), answer("{}"), "nobody asked"),
+            (LEGACY_HTTP, list.clone(), "nonsense".into(), "not JSON"),
+            (
+                LEGACY_HTTP,
+                list.clone(),
+                format!("[{}]", answer(r#"{"prompts":[]}"#)),
+                "no such batch",
+            ),
+            (OLDEST, list.clone(), format!("[{}]", answer(r#"{"prompts":[]}"#)), ""),
+            (
+                LEGACY_HTTP,
+                list.clone(),
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":""}}"#.into(),
+                "null is not of types",
+            ),
+            (OLDEST, list, r#"{"jsonrpc":"2.0","error":{"code":1,"message":""}}"#.into(), ""),
+            (
+                MODERN_HTTP,
+                modern("tools/call", r#""name":"new__x","#),
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32021,"message":""}}"#.into(),
+                "MissingRequiredClientCapabilityError",
+            ),
+            (LEGACY_HTTP, String::new(), ask("elicitation/create", ""), "ElicitRequest of"),
+            (OLDEST, String::new(), ask("elicitation/create", ""), "no such request"),
+            (MODERN_HTTP, String::new(), ask("ping", ""), "no such request"),
+            (
+                OLDEST,
+                String::new(),
+                r#"{"jsonrpc":"2.0","method":"notifications/tasks/status"}"#.into(),
+                "no such notification",
+            ),
+        ] {
+            let found = judged(Sender::Server, side, &said, &heard);
+            match expected {
+                "" => assert_eq!(found, Vec::<String>::new(), "{side}: {heard}"),
+                _ => assert!(found.len() == 1 && found[0].contains(expected), "{heard}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_upstream_must_not_get_is_told() {
+        let call = |params: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"x"{params}}}}}"#
+            )
+        };
+        let roots = r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#;
+        for (side, said, heard, expected) in [
+            (LEGACY_HTTP, "", call(""), ""),
+            (MODERN_HTTP, "", call(&format!(",{MODERN_META}")), ""),
+            (MODERN_HTTP, "", call(""), "_meta"),
+            (LEGACY_HTTP, "", call(r#","arguments":[]"#), "at '/params/arguments'"),
+            (LEGACY_HTTP, roots, answer(r#"{"roots":[]}"#), ""),
+            (LEGACY_HTTP, roots, answer("{}"), "\"roots\" is a required property"),
+            (LEGACY_HTTP, "", call("").replace("tools/call", "x/y"), "no such request"),
+            (
+                MODERN_HTTP,
+                "",
+                r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into(),
+                "no such notification",
+            ),
+        ] {
+            let found = judged(Sender::Client, side, said, &heard);
+            match expected {
+                "" => assert_eq!(found, Vec::<String>::new(), "{side}: {heard}"),
+                _ => assert!(found.len() == 1 && found[0].contains(expected), "{heard}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_excuse_covers_a_payload_that_carries_its_text_and_has_to_be_needed() {
+        let judge = Judge::new(BTreeMap::new());
+        let talk = judge.client(LEGACY_HTTP);
+        let list = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list"}"#;
+        talk.said(list.as_bytes(), Wire::Http);
+        judge.excuse(r#""odd":7"#);
+        judge.excuse("never");
+        talk.heard(answer(r#"{"prompts":[{"odd":7}]}"#).as_bytes());
+        assert_eq!(judge.verdict(), ["no frame had to be excused for never"]);
+        // Not what Weir itself writes around it.
+        talk.heard(br#"{"id":1,"result":{"odd":7}}"#);
+        assert_eq!(judge.verdict().len(), 2);
     }
 }

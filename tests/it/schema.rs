@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use jsonschema::Validator;
+use jsonschema::{Registry, Validator};
 use serde_json::{Value, json};
 use weir::mcp::revision::Revision;
 
@@ -18,6 +18,7 @@ use weir::mcp::revision::Revision;
 pub(crate) struct Schema {
     revision: Revision,
     root: Value,
+    registry: Registry<'static>,
     compiled: Mutex<HashMap<String, Arc<Validator>>>,
     /// The definitions of what each side may send, by method.
     requests: [BTreeMap<String, String>; 2],
@@ -54,9 +55,12 @@ impl Schema {
                 }
             }
         }
+        let registry = Registry::new().add(ADDRESS, root.clone()).expect("an address");
+        let registry = registry.prepare().expect("its references stay within");
         let mut schema = Self {
             revision,
             root,
+            registry,
             compiled: Mutex::default(),
             requests: Default::default(),
             notifications: Default::default(),
@@ -139,10 +143,11 @@ impl Schema {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = || {
             assert!(self.has(definition), "{} knows no {definition}", self.revision);
-            let mut root = self.root.clone();
-            root["$ref"] = json!(format!("#/{}/{definition}", self.member()));
+            let place = format!("{ADDRESS}#/{}/{definition}", self.member());
+            let one = json!({ "$schema": self.root["$schema"], "$ref": place });
             let options = jsonschema::options().should_validate_formats(true);
-            Arc::new(options.build(&root).expect("an official schema compiles"))
+            let validator = options.with_registry(&self.registry).build(&one);
+            Arc::new(validator.expect("an official schema compiles"))
         };
         Arc::clone(compiled.entry(definition.to_owned()).or_insert_with(fresh))
     }
@@ -168,6 +173,9 @@ fn shortened(text: &str) -> String {
         None => text.to_owned(),
     }
 }
+
+/// Where a schema is, for what refers to it.
+const ADDRESS: &str = "schema:official";
 
 /// What the specification has corrected since in the files that it had tagged: types that were generated
 /// narrower than its own TypeScript says, and a request that had been forgotten. `-` stands behind a list's end.

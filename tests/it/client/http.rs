@@ -53,7 +53,7 @@ struct Connection {
 pub(crate) struct Exchange {
     state: State,
     shared: Arc<Shared>,
-    judged: Judged,
+    judged: Box<Judged>,
 }
 
 /// What has come of a response, for whoever judges it.
@@ -175,12 +175,12 @@ impl Http {
             Ok((response, connection))
         };
         let coming = AbortOnDropHandle::new(self.tasks.spawn(exchange));
-        let judged = Judged {
+        let judged = Box::new(Judged {
             open: self.open.clone(),
             has_body: method != Method::HEAD,
             body: Vec::new(),
             events: Reader::new(64 << 20),
-        };
+        });
         Exchange { state: State::Coming(coming), shared: Arc::clone(&self.shared), judged }
     }
 }
