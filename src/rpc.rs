@@ -243,12 +243,15 @@ pub fn write_result(id: &Id, result: &[u8]) -> Bytes {
 
 /// Writes an error as the answer to request `id`, or to one whose id could not be read.
 ///
-/// Without an id the member is left out in the modern era and `null` before it (JSON-RPC 2.0,
-/// section 5); `null` is what every client understands.
+/// Without an id the member is left out (spec, transports: an error response that has no `id`). JSON-RPC's own
+/// `null` is an id in no revision of the protocol.
 pub fn write_error(id: Option<&Id>, error: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(error.len() + 64);
-    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-    out.extend_from_slice(id.map_or(b"null".as_slice(), |id| id.as_bytes()));
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\"");
+    if let Some(id) = id {
+        out.extend_from_slice(b",\"id\":");
+        out.extend_from_slice(id.as_bytes());
+    }
     out.extend_from_slice(b",\"error\":");
     out.extend_from_slice(error);
     out.push(b'}');
@@ -351,9 +354,6 @@ mod tests {
         assert_eq!(result, "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"a\": 1.0}}");
         let error = Error { data: Some("{}".into()), ..Error::new(-1, "a\nb") };
         let text = write_error(None, &error.to_bytes());
-        assert_eq!(
-            text,
-            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"a\nb","data":{}}}"#
-        );
+        assert_eq!(text, r#"{"jsonrpc":"2.0","error":{"code":-1,"message":"a\nb","data":{}}}"#);
     }
 }

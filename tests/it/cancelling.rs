@@ -46,7 +46,9 @@ async fn a_call_whose_answer_is_arriving_on_a_shared_stream_is_cancelled() {
         let exchange = client.start("tools/call", &named("hub__a"));
         let call = held.next().await;
         let half = "x".repeat(512 * 1024);
-        call.piece(&format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"text":"{half}"#));
+        call.piece(&format!(
+            r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"content":[],"text":"{half}"#
+        ));
         settle().await;
         let begin = Instant::now();
         exchange.cancel().await;

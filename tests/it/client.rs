@@ -11,6 +11,7 @@ mod pair;
 mod stdio;
 mod updates;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use weir::mcp::meta;
 use weir::rpc::{self, Id};
 
 use crate::cell::{Side, Wire};
+use crate::judge::Talk;
 use crate::upstream::PATIENCE;
 pub(crate) use http::{AUTHORITY, Exchange as HttpExchange, Http, HttpReply, set};
 pub(crate) use stdio::Stdio;
@@ -32,7 +34,12 @@ pub(crate) use stdio::Stdio;
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
 /// Opens connections to what is tested.
-pub(crate) type Open = std::sync::Arc<dyn Fn() -> DuplexStream + Send + Sync>;
+#[derive(Clone)]
+pub(crate) struct Open {
+    connect: Arc<dyn Fn() -> DuplexStream + Send + Sync>,
+    /// Who judges what comes back, if that is Weir's.
+    talk: Option<Arc<Talk>>,
+}
 
 /// One client.
 pub(crate) struct Client {
@@ -75,6 +82,33 @@ enum Wiring {
     Stdio(stdio::Exchange),
 }
 
+impl Open {
+    pub(crate) fn new(
+        connect: impl Fn() -> DuplexStream + Send + Sync + 'static,
+        talk: Option<Arc<Talk>>,
+    ) -> Self {
+        Self { connect: Arc::new(connect), talk }
+    }
+
+    pub(crate) fn connect(&self) -> DuplexStream {
+        (self.connect)()
+    }
+
+    /// The client says this, over this wire.
+    fn said(&self, bytes: &[u8], wire: Wire) {
+        if let Some(talk) = &self.talk {
+            talk.said(bytes, wire);
+        }
+    }
+
+    /// The client hears this.
+    fn heard(&self, bytes: &[u8]) {
+        if let Some(talk) = &self.talk {
+            talk.heard(bytes);
+        }
+    }
+}
+
 impl Client {
     /// A client that has opened its conversation.
     pub(crate) async fn open(
@@ -94,7 +128,7 @@ impl Client {
     pub(crate) fn silent(side: Side, open: Open, key: Option<&str>, tasks: &TaskTracker) -> Self {
         let wire = match side.wire {
             Wire::Http => Wired::Http(Http::new(side, open, key, tasks)),
-            Wire::Stdio => Wired::Stdio(Stdio::new(open(), tasks)),
+            Wire::Stdio => Wired::Stdio(Stdio::new(&open, tasks)),
             Wire::Sse => Wired::Stdio(pair::open(Http::new(side, open, key, tasks), tasks)),
         };
         Self { side, wire, capabilities: "{}".into(), numbers: AtomicU64::new(1) }

@@ -16,7 +16,7 @@ async fn a_call_under_way_is_answered() {
         world.stop_doors();
         pass(Duration::from_secs(1)).await;
         assert!(call.is_wanted());
-        call.result(r#"{"resultType":"complete","content":["at last"]}"#);
+        call.result(r#"{"resultType":"complete","content":[{"type":"text","text":"at last"}]}"#);
         let reply = exchange.reply().await;
         assert!(reply.result().contains("at last"), "{reply:?}");
     })

@@ -84,6 +84,7 @@ async fn a_result_comes_back_byte_for_byte() {
         let client = world.client(cell.client).await;
         for (method, params, _) in METHODS {
             let odd = r#""z":1e400,"y":1.0,"a":"\u0041\/é","content":[{"type":"new","x":[]}]"#;
+            world.excuse(odd);
             let result = match (cell.upstream.is_modern(), method) {
                 (true, "resources/read") => {
                     format!(r#"{{"resultType":"complete",{odd},"ttlMs":5,"cacheScope":"private"}}"#)

@@ -54,7 +54,7 @@ async fn a_second_answer_is_dropped() {
             let mut held = world.upstream("hub").hold("tools/call");
             let exchange = client.start("tools/call", &named("hub__a"));
             let call = held.next().await;
-            call.piece("{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{\"n\":1}}\n");
+            call.piece("{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{\"n\":1,\"content\":[]}}\n");
             call.piece("{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{\"n\":2}}\n");
             let reply = exchange.reply().await;
             assert!(reply.result().contains("\"n\":1"), "{side}: {reply:?}");

@@ -2,13 +2,11 @@
 //!
 //! What holds here holds because of the two partners alone, so a behaviour test that fails tells of Weir.
 
-use std::sync::Arc;
-
 use tokio_util::task::TaskTracker;
 use weir::mcp::kind::{Kind, Topic};
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, SIDES, Side};
-use crate::client::Client;
+use crate::client::{Client, Open};
 use crate::upstream::{Answer, Cancelled, Probe, Replies, Script, Upstream, own_key};
 
 fn start(script: Script) -> (Upstream, TaskTracker) {
@@ -22,7 +20,7 @@ async fn meet(upstream: &Upstream, side: Side, tasks: &TaskTracker) -> Client {
         true => server.connect().expect("the server is up"),
         false => server.pipe().expect("the server is up"),
     };
-    Client::open(side, Arc::new(open), None, tasks).await
+    Client::open(side, Open::new(open, None), None, tasks).await
 }
 
 #[tokio::test(start_paused = true)]

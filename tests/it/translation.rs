@@ -12,7 +12,10 @@ async fn codes_of_the_other_era_are_put_in_the_clients_own() {
         let (modern, legacy) = ([-32020, -32021, -32022], [-32002, -32042]);
         let foreign = if cell.upstream.is_modern() { &modern[..] } else { &legacy[..] };
         for code in foreign {
-            let error = format!(r#"{{"code":{code},"message":"told by the server"}}"#);
+            let data =
+                r#"{"requiredCapabilities":{},"supported":[],"requested":"x","elicitations":[]}"#;
+            let error =
+                format!(r#"{{"code":{code},"message":"told by the server","data":{data}}}"#);
             world.upstream("hub").answer("resources/read", Answer::Error(error));
             let reply = client.read("file:///a").await;
             // The others are about what Weir itself has said, or what looks like what is denied.
@@ -35,7 +38,7 @@ async fn codes_of_the_other_era_are_put_in_the_clients_own() {
 
 #[tokio::test(start_paused = true)]
 async fn a_question_passes_through_between_two_of_the_modern_era() {
-    let question = r#"{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"\u0041","x":1e400}}},"requestState":"s\u0041"}"#;
+    let question = r#"{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"\u0041","x":1e400,"requestedSchema":{"type":"object","properties":{}}}}},"requestState":"s\u0041"}"#;
     let answers = r#""inputResponses":{"q":{"action":"accept","content":{"n":1.0}}},"requestState":"s\u0041""#;
     for upstream in [MODERN_HTTP, MODERN_STDIO] {
         let world = World::start(hub(upstream), "").await;

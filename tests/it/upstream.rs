@@ -30,6 +30,7 @@ use weir::mcp::meta;
 use weir::rpc::{self, Id, Request};
 
 use crate::cell::Side;
+use crate::judge::Talk;
 pub(crate) use call::{Call, Cancelled};
 use call::{Out, Sink};
 pub(crate) use script::{Cursors, Probe, Replies, Script, definition, own_key};
@@ -71,6 +72,8 @@ pub(crate) struct Upstream {
     /// Counts what has happened, for whoever waits for something.
     moved: watch::Sender<u64>,
     tasks: TaskTracker,
+    /// Who judges what comes, if that is Weir's.
+    talk: Option<Arc<Talk>>,
 }
 
 struct State {
@@ -142,7 +145,13 @@ impl Upstream {
             surprises: Vec::new(),
         };
         let state = Arc::new(Mutex::new(state));
-        Self { script: script.into(), state, moved: watch::Sender::new(0), tasks: tasks.clone() }
+        let (script, moved, tasks) = (script.into(), watch::Sender::new(0), tasks.clone());
+        Self { script, state, moved, tasks, talk: None }
+    }
+
+    /// The same, and what comes is judged.
+    pub(crate) fn judged(self, talk: Arc<Talk>) -> Self {
+        Self { talk: Some(talk), ..self }
     }
 
     pub(crate) fn side(&self) -> Side {
@@ -284,6 +293,9 @@ impl Upstream {
 
     /// Sends a message to everybody who listens.
     pub(crate) fn say(&self, message: &str) {
+        if let Some(talk) = &self.talk {
+            talk.said(message.as_bytes(), self.side().wire);
+        }
         for ear in &self.lock().ears {
             ear.sink.send(Out::Note(message.to_owned().into()));
         }
@@ -345,6 +357,13 @@ impl Upstream {
         self.lock().surprises.push(surprise.into());
     }
 
+    /// Somebody says this.
+    fn heard(&self, message: &[u8]) {
+        if let Some(talk) = &self.talk {
+            talk.heard(message);
+        }
+    }
+
     /// Something comes over HTTP with these headers.
     fn got(&self, headers: &hyper::HeaderMap) {
         self.lock().heads.push(headers.clone());
@@ -384,7 +403,7 @@ impl Upstream {
         if let Some(held) = held {
             let cancelled = CancellationToken::new();
             self.lock().open.insert((of, id.clone()), cancelled.clone());
-            let call = Call { params, id, sink, cancelled };
+            let call = Call { params, id, sink, cancelled, talk: self.talk.clone() };
             // If the test no longer wants it, dropping the call is the answer.
             let _ = held.try_send(call);
             return;

@@ -25,6 +25,7 @@ use weir::upstream::dial::{Child, Command, Dial, Stream};
 
 use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Wire, matrix};
 use crate::client::{Client, Open};
+use crate::judge::{Judge, Verdict};
 use crate::upstream::{Script, Upstream};
 
 /// How much a client may write ahead of the house's reading, and the other way round.
@@ -38,6 +39,8 @@ pub(crate) struct World {
     upstreams: BTreeMap<String, Upstream>,
     /// The tasks of the scripts and of the clients.
     tasks: TaskTracker,
+    /// The judge of what the house says. Last, so that all has been said.
+    verdict: Verdict,
 }
 
 /// Scripts by the name of their upstream.
@@ -105,16 +108,26 @@ impl World {
     pub(crate) fn open(scripts: Scripts, config: &str) -> Self {
         let tasks = TaskTracker::new();
         let config = completed(&scripts, config);
-        let start = |(name, script): (&str, _)| (name.to_owned(), Upstream::start(script, &tasks));
+        let revision = |(name, script): &(&str, Script)| ((*name).to_owned(), script.side.revision);
+        let judge = Judge::new(scripts.iter().map(revision).collect());
+        let start = |(name, script): (&str, Script)| {
+            let talk = judge.upstream(script.side);
+            (name.to_owned(), Upstream::start(script, &tasks).judged(talk))
+        };
         let upstreams: BTreeMap<_, _> = scripts.into_iter().map(start).collect();
         let parsed = Config::parse(&config, Path::new("weir.toml"), &Options::default());
         let parsed = parsed.unwrap_or_else(|report| panic!("{report}\n{config}"));
         let app = App::open(&parsed, Arc::new(Scripted(upstreams.clone())));
-        Self { app, upstreams, tasks }
+        Self { app, upstreams, tasks, verdict: Verdict(judge) }
     }
 
     pub(crate) fn upstream(&self, name: &str) -> &Upstream {
         &self.upstreams[name]
+    }
+
+    /// Lets frames pass that carry this text, which a test makes illegal on purpose.
+    pub(crate) fn excuse(&self, text: &str) {
+        self.verdict.0.excuse(text);
     }
 
     /// How many requests have reached any upstream.
@@ -179,7 +192,7 @@ impl World {
 
     /// A connection to the HTTP door, for bytes that no client would send.
     pub(crate) fn connect(&self) -> DuplexStream {
-        self.way_in(MODERN_HTTP, "local")()
+        self.way_in(MODERN_HTTP, "local").connect()
     }
 
     /// Ends the doors; what is under way goes on.
@@ -196,7 +209,8 @@ impl World {
     fn way_in(&self, side: Side, role: &str) -> Open {
         let (door, tasks) = (Arc::clone(self.app.door()), self.tasks.clone());
         let guest = self.app.gateway().enter_locally(role);
-        Arc::new(move || {
+        let talk = self.verdict.0.client(side);
+        let connect = move || {
             let (ours, theirs) = tokio::io::duplex(PIPE);
             let door = Arc::clone(&door);
             if side.wire != Wire::Stdio {
@@ -207,7 +221,8 @@ impl World {
                 tasks.spawn(weir::downstream::stdio::serve(door, guest.clone(), input, output));
             }
             ours
-        })
+        };
+        Open::new(connect, Some(talk))
     }
 
     /// Closes the house. Clients have to be gone.

@@ -18,7 +18,7 @@ use weir::mcp::call;
 use weir::mcp::revision::Revision;
 
 use super::{Open, object, string};
-use crate::cell::Side;
+use crate::cell::{Side, Wire};
 
 /// Where the house is, as clients say.
 pub(crate) const AUTHORITY: &str = "127.0.0.1:8642";
@@ -53,6 +53,15 @@ struct Connection {
 pub(crate) struct Exchange {
     state: State,
     shared: Arc<Shared>,
+    judged: Box<Judged>,
+}
+
+/// What has come of a response, for whoever judges it.
+struct Judged {
+    open: Open,
+    has_body: bool,
+    body: Vec<u8>,
+    events: Reader,
 }
 
 enum State {
@@ -144,8 +153,10 @@ impl Http {
         body: impl Into<Bytes>,
         headers: &HeaderMap,
     ) -> Exchange {
-        let mut request = Request::new(Full::new(body.into()));
-        *request.method_mut() = method;
+        let body = body.into();
+        self.open.said(&body, if path == PATH { Wire::Http } else { Wire::Sse });
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method.clone();
         *request.uri_mut() = path.parse().expect("a path");
         *request.headers_mut() = headers.clone();
         let idle = std::iter::from_fn(|| lock(&self.shared.idle).pop());
@@ -153,7 +164,7 @@ impl Http {
         if idle.is_none() {
             self.shared.opened.fetch_add(1, Ordering::Relaxed);
         }
-        let (open, tasks) = (Arc::clone(&self.open), self.tasks.clone());
+        let (open, tasks) = (self.open.clone(), self.tasks.clone());
         let exchange = async move {
             let mut connection = match idle {
                 Some(idle) => idle,
@@ -164,13 +175,19 @@ impl Http {
             Ok((response, connection))
         };
         let coming = AbortOnDropHandle::new(self.tasks.spawn(exchange));
-        Exchange { state: State::Coming(coming), shared: Arc::clone(&self.shared) }
+        let judged = Box::new(Judged {
+            open: self.open.clone(),
+            has_body: method != Method::HEAD,
+            body: Vec::new(),
+            events: Reader::new(64 << 20),
+        });
+        Exchange { state: State::Coming(coming), shared: Arc::clone(&self.shared), judged }
     }
 }
 
 impl Connection {
     async fn open(open: &Open, tasks: &TaskTracker) -> hyper::Result<Self> {
-        let (requests, connection) = handshake(TokioIo::new(open())).await?;
+        let (requests, connection) = handshake(TokioIo::new(open.connect())).await?;
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         tasks.spawn(async move {
@@ -244,6 +261,7 @@ impl Exchange {
             match here.response.body_mut().frame().await {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
+                        self.judged.piece(here, &data);
                         return Some(data);
                     }
                 }
@@ -251,6 +269,7 @@ impl Exchange {
                     let status = here.response.status().as_u16();
                     let state = std::mem::replace(&mut self.state, State::Over(status));
                     if let (State::Here(here), None) = (state, broken_or_over) {
+                        self.judged.end(&here);
                         lock(&self.shared.idle).push(here.connection);
                     }
                     return None;
@@ -271,6 +290,29 @@ impl Exchange {
             body.extend_from_slice(&piece);
         }
         HttpReply { status: self.status(), headers, body: string(body.into()) }
+    }
+}
+
+impl Judged {
+    fn piece(&mut self, here: &Here, piece: &[u8]) {
+        if !here.is_event_stream() {
+            return self.body.extend_from_slice(piece);
+        }
+        for event in self.events.feed(piece).unwrap_or_default() {
+            // The pair's first event is an address; a priming event is empty.
+            if event.data.starts_with(b"{") || event.data.starts_with(b"[") {
+                self.open.heard(&event.data);
+            }
+        }
+    }
+
+    fn end(&self, here: &Here) {
+        let content_type = here.response.headers().get(CONTENT_TYPE);
+        let is_json =
+            content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
+        if is_json && self.has_body {
+            self.open.heard(&self.body);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -12,6 +12,8 @@ use weir::json::Object;
 use weir::mcp::meta;
 use weir::rpc::Id;
 
+use super::Open;
+use crate::cell::Wire;
 use crate::upstream::QUEUE;
 
 pub(super) type Routes = Arc<Mutex<HashMap<Bytes, mpsc::Sender<Bytes>>>>;
@@ -30,15 +32,17 @@ pub(super) struct Exchange {
 }
 
 impl Stdio {
-    pub(super) fn new(io: DuplexStream, tasks: &TaskTracker) -> Self {
-        let (input, mut output) = tokio::io::split(io);
+    pub(super) fn new(open: &Open, tasks: &TaskTracker) -> Self {
+        let (input, mut output) = tokio::io::split(open.connect());
         let (lines, mut to_write) = mpsc::channel::<Vec<u8>>(QUEUE);
         let (stray, strays) = mpsc::channel(QUEUE);
         let routes = Routes::default();
         let stop = CancellationToken::new();
         let writing = stop.clone();
+        let (saying, hearing) = (open.clone(), open.clone());
         tasks.spawn(async move {
             while let Some(Some(line)) = writing.run_until_cancelled(to_write.recv()).await {
+                saying.said(&line, Wire::Stdio);
                 if output.write_all(&line).await.is_err() {
                     break;
                 }
@@ -50,6 +54,7 @@ impl Stdio {
         tasks.spawn(async move {
             let mut input = BufReader::new(input).lines();
             while let Some(Ok(Some(line))) = reading.run_until_cancelled(input.next_line()).await {
+                hearing.heard(line.as_bytes());
                 deliver(&table, &stray, line.into());
             }
             table.lock().unwrap_or_else(PoisonError::into_inner).clear();

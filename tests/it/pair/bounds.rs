@@ -102,7 +102,7 @@ async fn a_large_reply_is_one_message_and_one_that_is_too_large_or_breaks_off_is
             let call = held.next().await;
             let text = "x".repeat(length);
             call.piece(&format!(
-                r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"resultType":"complete","text":"{text}"#
+                r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"resultType":"complete","content":[],"text":"{text}"#
             ));
             if breaks_off {
                 world.upstream("hub").restart();
@@ -172,7 +172,8 @@ async fn large_answers_that_nobody_reads_are_not_all_held() {
     };
     let open = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
     assert_eq!(send(0, "initialize", open).await, 202);
-    let large = format!(r#"{{"resultType":"complete","messages":["{}"]}}"#, "x".repeat(4 << 20));
+    let large =
+        format!(r#"{{"resultType":"complete","messages":[],"text":"{}"}}"#, "x".repeat(4 << 20));
     world.upstream("hub").result("prompts/get", &large);
     for id in 1..=20 {
         assert_eq!(send(id, "prompts/get", &named("hub__a")).await, 202);
@@ -208,7 +209,8 @@ async fn a_client_that_does_not_read_is_given_up_and_holds_nobody_up() {
     assert_eq!(send(1, "tools/call", &named("hub__a")).await.status, 202);
     let call = held.next().await;
 
-    let large = format!(r#"{{"resultType":"complete","messages":["{}"]}}"#, "x".repeat(40_000));
+    let large =
+        format!(r#"{{"resultType":"complete","messages":[],"text":"{}"}}"#, "x".repeat(40_000));
     world.upstream("hub").result("prompts/get", &large);
     let begin = Instant::now();
     // More than fits: the pipe, the queue, and a task for each of those that wait for it. A post is

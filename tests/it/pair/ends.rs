@@ -49,7 +49,7 @@ async fn closing_the_stream_cancels_a_call_whose_answer_is_arriving() {
     let exchange = client.start("tools/call", &named("hub__a"));
     let call = held.next().await;
     let half = "x".repeat(512 * 1024);
-    call.piece(&format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"text":"{half}"#));
+    call.piece(&format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"content":[],"text":"{half}"#));
     settle().await;
     let begin = Instant::now();
     drop(exchange);
@@ -95,7 +95,7 @@ async fn a_closing_house_answers_what_is_under_way_and_ends_the_stream() {
         raw.write_all(rest.as_bytes()).await.expect("the house reads");
         assert_eq!(status_of(&mut raw).await, "503", "{rest:?}");
     }
-    call.result(r#"{"resultType":"complete","content":["at last"]}"#);
+    call.result(r#"{"resultType":"complete","content":[{"type":"text","text":"at last"}]}"#);
     assert!(stream.next().await.contains("at last"));
     assert_eq!(stream.events.next().await, None);
     assert_eq!(world.sessions(), 0);

@@ -1,5 +1,7 @@
 //! A call in a test's hands, and the sink through which a server answers.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
@@ -8,6 +10,8 @@ use weir::mcp::meta;
 use weir::rpc::{self, Id};
 
 use super::{PATIENCE, QUEUE};
+use crate::cell::Wire;
+use crate::judge::Talk;
 
 /// What a server sends for a request.
 #[derive(Debug)]
@@ -42,12 +46,12 @@ impl Sink {
 }
 
 /// A call that waits for the test. Dropped, it is never answered; over HTTP its response breaks off.
-#[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) params: Object,
     pub(super) id: Id,
     pub(super) sink: Sink,
     pub(super) cancelled: CancellationToken,
+    pub(super) talk: Option<Arc<Talk>>,
 }
 
 /// How a server learned that nobody waits for a call.
@@ -89,6 +93,9 @@ impl Call {
 
     /// Asks something on the call's own stream.
     pub(crate) fn question(&self, text: &str) {
+        if let Some(talk) = &self.talk {
+            talk.said(text.as_bytes(), Wire::Http);
+        }
         self.sink.send(Out::Note(text.to_owned().into()));
     }
 

@@ -91,6 +91,7 @@ impl Upstream {
         if !accept.contains("application/json") || !accept.contains("text/event-stream") {
             self.note_surprise(format!("a POST that accepts {accept:?}"));
         }
+        self.heard(&body);
         let message = match Message::parse(body.clone()) {
             Ok(message) => message,
             Err(invalid) => {

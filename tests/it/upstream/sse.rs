@@ -73,6 +73,7 @@ impl Upstream {
             of.and_then(|of| Some((of, state.streams.get(&of)?.clone())))
         };
         let Some((of, stream)) = found else { return status(404) };
+        self.heard(&body);
         let message = match Message::parse(body.clone()) {
             Ok(message) => message,
             Err(invalid) => {

@@ -56,6 +56,7 @@ impl Upstream {
         let mut lines = BufReader::new(input).lines();
         let mut initialized = false;
         while let Ok(Some(line)) = lines.next_line().await {
+            self.heard(line.as_bytes());
             match Message::parse(line.clone().into()) {
                 Ok(Message::Request(request)) => {
                     let early =
