@@ -1,0 +1,100 @@
+//! The judge: the official conformance suite, and clients that compare what they are told.
+//!
+//! A run puts one of two fixture servers, which offer the same in either era (`fixtures/`), behind Weir
+//! or nothing, and judges what a client sees of it:
+//!
+//! - the suite's scenarios, each of which is a protocol's word about behaviour and hardly looks at contents;
+//! - `clients/`, which go through everything that the fixture offers and are to be told exactly what only
+//!   it can know (`values.json`).
+//!
+//! The suite's scenarios for clients judge Weir from the other side: its server is Weir's upstream.
+//!
+//! What is not reached stands in `unreached.toml`, a row each, with its reason. A run fails on a row too
+//! many and on a row too few. After a change:
+//!
+//! ```sh
+//! cargo test --test conformance                           # says which rows changed, and why
+//! WEIR_WRITE_UNREACHED=1 cargo test --test conformance    # takes rows out, and puts new ones in without a reason
+//! ```
+//!
+//! Real processes, real sockets, a real clock. `./dev prepare` installs what is needed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
+
+#[allow(dead_code, reason = "shared with the interop tests, which use all of it")]
+#[path = "../interop/fleet.rs"]
+mod fleet;
+#[allow(dead_code, reason = "shared with the interop tests, which use all of it")]
+#[path = "../interop/parts.rs"]
+mod parts;
+
+mod run;
+mod suite;
+mod unreached;
+mod values;
+
+use run::{Era, Run, Way};
+
+#[tokio::test]
+async fn the_legacy_fixture_passes_by_itself() {
+    Run { client: Era::Legacy, upstream: Era::Legacy, way: Way::Direct }.judge().await;
+}
+
+#[tokio::test]
+async fn the_modern_fixture_passes_by_itself() {
+    Run { client: Era::Modern, upstream: Era::Modern, way: Way::Direct }.judge().await;
+}
+
+#[tokio::test]
+async fn a_legacy_client_has_a_legacy_upstream() {
+    Run { client: Era::Legacy, upstream: Era::Legacy, way: Way::Weir }.judge().await;
+}
+
+#[tokio::test]
+async fn a_legacy_client_has_a_modern_upstream() {
+    Run { client: Era::Legacy, upstream: Era::Modern, way: Way::Weir }.judge().await;
+}
+
+#[tokio::test]
+async fn a_modern_client_has_a_legacy_upstream() {
+    Run { client: Era::Modern, upstream: Era::Legacy, way: Way::Weir }.judge().await;
+}
+
+#[tokio::test]
+async fn a_modern_client_has_a_modern_upstream() {
+    Run { client: Era::Modern, upstream: Era::Modern, way: Way::Weir }.judge().await;
+}
+
+#[tokio::test]
+async fn weir_is_a_client_of_legacy_servers() {
+    judge_as_client(Era::Legacy).await;
+}
+
+#[tokio::test]
+async fn weir_is_a_client_of_modern_servers() {
+    judge_as_client(Era::Modern).await;
+}
+
+/// Weir as the client of the suite's own servers.
+async fn judge_as_client(era: Era) {
+    let verdicts = suite::of_client(era.revision()).await;
+    unreached::compare(&as_client(era), &verdicts);
+}
+
+fn as_client(era: Era) -> String {
+    format!("client of {era} servers")
+}
+
+/// A row of a run that is not there would be held against nothing.
+#[test]
+fn what_is_unreached_is_so_in_a_run_that_there_is() {
+    let eras = [Era::Legacy, Era::Modern];
+    let through = eras.iter().flat_map(|&client| eras.map(|upstream| (client, upstream)));
+    let through = through.map(|(client, upstream)| Run { client, upstream, way: Way::Weir });
+    let direct = eras.map(|era| Run { client: era, upstream: era, way: Way::Direct });
+    let runs: Vec<_> = through.chain(direct).map(|run| run.to_string()).collect();
+    let runs: Vec<_> = runs.into_iter().chain(eras.map(as_client)).collect();
+    let strange: Vec<_> = unreached::runs().into_iter().filter(|run| !runs.contains(run)).collect();
+    assert!(strange.is_empty(), "unreached.toml has {strange:?}; there are {runs:?}");
+}
