@@ -34,6 +34,13 @@ pub(crate) struct Run {
     pub(crate) way: Way,
 }
 
+/// Weir as the client of the suite's own servers, for a client of ours.
+#[derive(Clone, Copy)]
+pub(crate) struct AsClient {
+    pub(crate) client: Era,
+    pub(crate) servers: Era,
+}
+
 impl Era {
     /// The revision whose requirements its clients judge by.
     pub(crate) fn revision(self) -> &'static str {
@@ -59,6 +66,20 @@ impl fmt::Display for Run {
             Way::Direct => write!(f, "{} fixture by itself", self.upstream),
             Way::Weir => write!(f, "{} client, {} upstream", self.client, self.upstream),
         }
+    }
+}
+
+impl fmt::Display for AsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client of {} servers for a {} client", self.servers, self.client)
+    }
+}
+
+impl AsClient {
+    /// Fails unless exactly the rows that are listed as unreached are.
+    pub(crate) async fn judge(self) {
+        let verdicts = suite::of_client(self.servers.revision(), self.client).await;
+        unreached::compare(&self.to_string(), &verdicts);
     }
 }
 

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::parts::part;
+use crate::run::Era;
 
 /// What did not pass: `scenario/check` → what is wrong with it.
 pub(crate) type Verdicts = BTreeMap<String, String>;
@@ -38,6 +39,7 @@ struct NotScored {
 struct Check {
     id: String,
     status: Status,
+    description: String,
     #[serde(rename = "errorMessage")]
     error_message: Option<String>,
 }
@@ -64,16 +66,16 @@ pub(crate) async fn of_server(url: &str, revision: &str) -> Verdicts {
     read(folder.path(), "server-", &Requirements::of(revision).scenarios("server"))
 }
 
-/// Runs the scenarios for clients of this revision with Weir as the client.
-pub(crate) async fn of_client(revision: &str) -> Verdicts {
+/// Runs the scenarios for clients of this revision with Weir as the client, for a client of this era.
+pub(crate) async fn of_client(revision: &str, era: Era) -> Verdicts {
     let folder = TempDir::new().unwrap();
     let scenarios = Requirements::of(revision).scenarios("client");
     // The suite gives its words to a shell, and cuts them at spaces itself: so none is in a path.
-    let command = ".cache/interop/bin/node tests/conformance/clients/through.mjs";
+    let command = format!(".cache/interop/bin/node tests/conformance/clients/through.mjs {era}");
     let runs = stream::iter(&scenarios).map(|scenario| async {
         // All at once, as for servers, would run those of authorization, too.
         let which = ["--scenario", scenario, "--spec-version", revision, "--force"];
-        run(folder.path(), &[&["client", "--command", command][..], &which[..]].concat()).await;
+        run(folder.path(), &[&["client", "--command", &command][..], &which[..]].concat()).await;
     });
     runs.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
     read(folder.path(), "", &scenarios)
@@ -128,7 +130,7 @@ fn read(folder: &Path, prefix: &str, scenarios: &BTreeSet<String>) -> Verdicts {
         }
         for check in checks {
             if is_bad(&check) {
-                let said = check.error_message.unwrap_or_else(|| "failed".to_owned());
+                let said = check.error_message.unwrap_or(check.description);
                 let warns = check.status == Status::Warning;
                 let said = if warns { format!("warning: {said}") } else { said };
                 verdicts.entry(format!("{scenario}/{}", check.id)).or_insert(said);

@@ -20,7 +20,8 @@ on(types.ResourceUpdatedNotificationSchema, 'updated', ({ uri }) => uri);
 on(types.ToolListChangedNotificationSchema, 'changed', () => 'tools');
 on(types.PromptListChangedNotificationSchema, 'changed', () => 'prompts');
 
-await client.connect(new StreamableHTTPClientTransport(new URL(process.argv[2])));
+const transport = () => new StreamableHTTPClientTransport(new URL(process.argv[2]));
+await client.connect(transport());
 await walk(client, heard, {
     notFound: -32002,
     // This SDK leaves the walk through the pages to its user.
@@ -34,7 +35,12 @@ await walk(client, heard, {
         } while (cursor !== undefined);
         return all;
     },
-    call: params => client.callTool(params, undefined, { onprogress: () => {} }),
+    call: (params, options) => client.callTool(params, undefined, { onprogress: () => {}, ...options }),
+    bare: async params => {
+        const bare = new Client(INFO);
+        await bare.connect(transport());
+        return bare.callTool(params).finally(() => bare.close());
+    },
     leveled: async (level, work) => {
         // Whoever is told no level sends what it likes.
         const capable = client.getServerCapabilities()?.logging !== undefined;

@@ -7,9 +7,8 @@ import { CAPABILITIES, Heard, INFO, QUESTIONS, answer, walk } from './walk.mjs';
 const { Client, StreamableHTTPClientTransport } = require('@modelcontextprotocol/client');
 
 const heard = new Heard();
-const client = new Client(INFO, {
-    capabilities: CAPABILITIES, versionNegotiation: { mode: { pin: '2026-07-28' } },
-});
+const MODERN = { versionNegotiation: { mode: { pin: '2026-07-28' } } };
+const client = new Client(INFO, { capabilities: CAPABILITIES, ...MODERN });
 for (const question of QUESTIONS) {
     client.setRequestHandler(question, ({ method, params }) => answer(heard, method ?? question, params));
 }
@@ -21,7 +20,8 @@ on('resources/updated', 'updated', ({ uri }) => uri);
 on('tools/list_changed', 'changed', () => 'tools');
 on('prompts/list_changed', 'changed', () => 'prompts');
 
-await client.connect(new StreamableHTTPClientTransport(new URL(process.argv[2])));
+const transport = () => new StreamableHTTPClientTransport(new URL(process.argv[2]));
+await client.connect(transport());
 const listen = async filter => {
     const subscription = await client.listen(filter);
     return () => subscription.close();
@@ -30,7 +30,12 @@ await walk(client, heard, {
     notFound: -32602,
     // Without a cursor it walks the pages itself.
     list: async (method, kind) => (await client[method](undefined, { cacheMode: 'refresh' }))[kind],
-    call: params => client.callTool(params, { onprogress: () => {} }),
+    call: (params, options) => client.callTool(params, { onprogress: () => {}, ...options }),
+    bare: async params => {
+        const bare = new Client(INFO, MODERN);
+        await bare.connect(transport());
+        return bare.callTool(params).finally(() => bare.close());
+    },
     leveled: (level, work) => work({ _meta: { 'io.modelcontextprotocol/logLevel': level } }),
     subscribe: uri => listen({ resourceSubscriptions: [uri] }),
     listen: kind => listen({ [`${kind}ListChanged`]: true }),

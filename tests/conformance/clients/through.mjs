@@ -1,10 +1,10 @@
 // The client that the suite judges: Weir with the suite's server as its upstream, and an SDK client of
-// the same revision that makes it work.
+// either era that makes it work.
 //
-//   WEIR=PROGRAM node through.mjs URL
+//   WEIR=PROGRAM node through.mjs legacy|modern URL
 //
-// It lists what there is, calls every tool, gets every prompt and reads every resource, all at once. The
-// suite says by variables which revision it speaks, and for some scenarios which tools to call with what.
+// It lists what there is, calls every tool, gets every prompt and reads every resource, all at once. For
+// some scenarios the suite says by a variable which tools to call with what.
 // What fails does not stop the rest: the suite judges by what its server was sent.
 
 import { spawn } from 'node:child_process';
@@ -16,8 +16,8 @@ import { createInterface } from 'node:readline';
 import { pause, require } from '../fixtures/house.mjs';
 import { CAPABILITIES, Heard, INFO, QUESTIONS, answer } from './walk.mjs';
 
-const { WEIR, MCP_CONFORMANCE_CONTEXT = '{}', MCP_CONFORMANCE_PROTOCOL_VERSION: REVISION } = process.env;
-const UPSTREAM = process.argv[2];
+const { WEIR, MCP_CONFORMANCE_CONTEXT = '{}' } = process.env;
+const [ERA, UPSTREAM] = process.argv.slice(2);
 const { toolCalls } = JSON.parse(MCP_CONFORMANCE_CONTEXT);
 
 const PATIENCE_MS = 3000;
@@ -54,7 +54,7 @@ async function withWeir(work) {
 }
 
 function makeClient() {
-    if (REVISION < '2026') {
+    if (ERA === 'legacy') {
         const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
         const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
         const types = require('@modelcontextprotocol/sdk/types.js');
@@ -63,7 +63,7 @@ function makeClient() {
         return { client, questions: schemas, Transport: StreamableHTTPClientTransport };
     }
     const { Client, StreamableHTTPClientTransport } = require('@modelcontextprotocol/client');
-    const client = new Client(INFO, { capabilities: CAPABILITIES, versionNegotiation: { mode: { pin: REVISION } } });
+    const client = new Client(INFO, { capabilities: CAPABILITIES, versionNegotiation: { mode: { pin: '2026-07-28' } } });
     return { client, questions: QUESTIONS, Transport: StreamableHTTPClientTransport };
 }
 

@@ -10,16 +10,24 @@
 //
 // Knows nothing of: Weir, what is right.
 
-const PATIENCE_MS = 4000;
+import { createHash } from 'node:crypto';
+
+const PATIENCE_MS = 8000;
 // How long one listens for what is not to come.
 const SILENCE_MS = 300;
 
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
 const sorted = (list, key) => list.toSorted((a, b) => (a[key] < b[key] ? -1 : 1));
+const sum = text => createHash('sha256').update(text).digest('hex');
 const decoded = base64 => Buffer.from(base64, 'base64').toString();
 
 export const INFO = { name: 'conformance-client', version: '1.0.0' };
-export const CAPABILITIES = { elicitation: { form: {} }, sampling: {}, roots: { listChanged: true } };
+export const CAPABILITIES = {
+    elicitation: { form: {}, url: {} },
+    sampling: {},
+    roots: { listChanged: true },
+    extensions: { 'io.modelcontextprotocol/ui': { mimeTypes: ['text/html;profile=mcp-app'] } },
+};
 
 // What was asked and told since it was last taken.
 export class Heard {
@@ -57,8 +65,9 @@ const chosen = ({ type, enum: values, oneOf, items, ...schema }, key) => {
 };
 
 const ANSWERS = {
-    'elicitation/create': ({ message, requestedSchema: { properties } }) => {
+    'elicitation/create': ({ message, url, requestedSchema: { properties } = {} }) => {
         if (message.startsWith('decline')) return { action: 'decline' };
+        if (url) return { action: 'accept' };
         const content = Object.entries(properties).map(([key, schema]) => [key, chosen(schema, key)]);
         return { action: 'accept', content: Object.fromEntries(content) };
     },
@@ -71,23 +80,29 @@ const ANSWERS = {
 
 export const QUESTIONS = Object.keys(ANSWERS);
 export function answer(heard, method, params) {
-    // How a form is called and whose task a question is are the wire's own.
-    const { _meta, mode, ...asked } = params ?? {};
+    // How a form is called, and by which id a visit is, are the wire's own.
+    const { _meta, mode, elicitationId, ...asked } = params ?? {};
     heard.hear('asked', { method, ...(Object.keys(asked).length > 0 && { params: asked }) });
     return ANSWERS[method](params);
 }
 
 // === What was seen ===
 
-// Without what belongs to the hop, with bytes as the text that they are.
+// Without what belongs to the hop.
+function own(result) {
+    if (typeof result !== 'object' || Array.isArray(result)) return result;
+    const { _meta, resultType, ttlMs, cacheScope, ...rest } = result;
+    return rest;
+}
+
+// With bytes as the text that they are, and long lines by their sum.
 function plain(value) {
+    if (typeof value === 'string') return value.replace(/.{1000,}/g, line => `${line.length} characters, ${sum(line)}`);
     if (Array.isArray(value)) return value.map(plain);
     if (typeof value !== 'object' || value === null) return value;
-    const own = ([key]) => !['_meta', 'resultType', 'ttlMs', 'cacheScope'].includes(key);
-    const bytes = ([key, inner]) => ['data', 'blob'].includes(key) && typeof inner === 'string' && value.mimeType !== undefined;
-    return Object.fromEntries(
-        Object.entries(value).filter(own).map(entry => [entry[0], bytes(entry) ? decoded(entry[1]) : plain(entry[1])]),
-    );
+    const areBytes = (key, inner) => ['data', 'blob'].includes(key) && typeof inner === 'string' && value.mimeType !== undefined;
+    const entries = Object.entries(value);
+    return Object.fromEntries(entries.map(([key, inner]) => [key, areBytes(key, inner) ? decoded(inner) : plain(inner)]));
 }
 
 const isLasting = ({ name }) => !name?.startsWith('test_changing_');
@@ -99,10 +114,10 @@ const CALLS = {
     test_elicitation: { message: 'a message' },
     test_custom_header: { region: 'Wadden Sea, Ööst', depth: 12 },
 };
-const NOT_CALLED = ['test_trigger_', 'test_missing_capability'];
+const NOT_CALLED = ['test_trigger_', 'test_missing_capability', 'test_wait', 'test_cancelled'];
 
 // `client` has the methods of both SDKs; `dialect` is what differs between the two:
-// `list(method, kind)`, `call(params)` with progress, `leveled(level, work)`, `subscribe(uri)` → its
+// `list(method, kind)`, `call(params, options)` with progress, `bare(params)`, a call of a client that declared nothing, `leveled(level, work)`, `subscribe(uri)` → its
 // end, `listen(kind)` → its end, `notFound`: the code for a resource that is not there.
 export async function walk(client, heard, dialect) {
     const seen = {};
@@ -111,12 +126,12 @@ export async function walk(client, heard, dialect) {
         const late = pause(PATIENCE_MS).then(() => { throw new Error('nothing came'); });
         try {
             const result = await Promise.race([work(), late]);
-            seen[name] = { result: plain(result), ...plain(heard.take()) };
+            seen[name] = { result: plain(own(result)), ...plain(heard.take()) };
         } catch (error) {
             seen[name] = { failed: error.message, ...plain(heard.take()) };
         }
     }
-    const { list, call, leveled, subscribe, listen, notFound } = dialect;
+    const { list, call, bare, leveled, subscribe, listen, notFound } = dialect;
 
     await step('instructions', async () => client.getInstructions() ?? 'none');
     await step('capabilities', async () => client.getServerCapabilities());
@@ -133,6 +148,7 @@ export async function walk(client, heard, dialect) {
         await step(`call ${name}`, () => leveled('info', meta => call({ name, arguments: CALLS[name] ?? {}, ...meta })));
         seen[`call ${name}`].asked?.sort((a, b) => (a.method < b.method ? -1 : 1));
     }
+    await step('call by a bare client', () => bare({ name: 'test_input_required_result_capabilities', arguments: {} }));
     await step('call and decline', () => call({ name: 'test_elicitation', arguments: { message: 'decline this' } }));
     await step('call many at once', async () => {
         const many = Array.from({ length: 10 }, (_, nth) => call({ name: 'test_sampling', arguments: { prompt: `prompt ${nth}` } }));
@@ -141,6 +157,21 @@ export async function walk(client, heard, dialect) {
         return said;
     });
     await step('call with few logs', () => leveled('error', meta => call({ name: 'test_tool_with_logging', arguments: {}, ...meta })));
+
+    await step('call without logs', () => leveled('emergency', meta => call({ name: 'test_tool_with_logging', arguments: {}, ...meta })));
+    await step('cancel', async () => {
+        const stop = new AbortController();
+        const waiting = call({ name: 'test_wait', arguments: {} }, { signal: stop.signal });
+        await pause(SILENCE_MS);
+        stop.abort();
+        await waiting.catch(() => {});
+        // The news has its own way.
+        for (;;) {
+            const { content: [{ text }] } = await call({ name: 'test_cancelled', arguments: {} });
+            if (text.endsWith('1')) return text;
+            await pause(50);
+        }
+    });
 
     await step('get simple', () => client.getPrompt({ name: 'test_simple_prompt' }));
     await step('get with arguments', () => client.getPrompt({ name: 'test_prompt_with_arguments', arguments: { arg1: 'one', arg2: 'two' } }));
@@ -153,6 +184,8 @@ export async function walk(client, heard, dialect) {
     await step('read text', () => client.readResource({ uri: 'test://static-text' }));
     await step('read binary', () => client.readResource({ uri: 'test://static-binary' }));
     await step('read by template', () => client.readResource({ uri: 'test://template/a%20b/data' }));
+
+    await step('read with question', () => client.readResource({ uri: 'test://with-question' }));
 
     await step('complete for a prompt', () => client.complete({
         ref: { type: 'ref/prompt', name: 'test_prompt_with_arguments' },
