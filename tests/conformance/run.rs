@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 use crate::fleet::{Fleet, Served};
 use crate::parts::{Started, announced, part};
-use crate::suite;
+use crate::suite::{self, Verdicts};
 use crate::unreached;
 use crate::values;
 
@@ -88,18 +88,24 @@ impl Run {
     pub(crate) async fn judge(self) {
         let nonce = nonce();
         let fixture = fixture(self.upstream, &nonce).await;
-        let house = match self.way {
-            Way::Direct => None,
-            Way::Weir => Some(House::before(&fixture.url).await),
+        let verdicts = match self.way {
+            Way::Direct => self.ask(&fixture.url, &nonce).await,
+            Way::Weir => {
+                let mut house = House::before(&fixture.url).await;
+                let endpoint = house.served.endpoint.clone();
+                let verdicts = house.during(self.ask(&endpoint, &nonce)).await;
+                assert!(house.served.stop().await, "{self}: Weir ends badly");
+                verdicts
+            }
         };
-        let url = house.as_ref().map_or(&*fixture.url, |house| &house.served.endpoint);
-        // One after the other: the walk counts the changes that the suite makes, too.
-        let mut verdicts = values::of_server(url, self.client, &nonce).await;
-        verdicts.extend(suite::of_server(url, self.client.revision()).await);
-        if let Some(house) = house {
-            assert!(house.served.stop().await, "{self}: Weir ends badly");
-        }
         unreached::compare(&self.to_string(), &verdicts);
+    }
+
+    /// One after the other: the walk counts the changes that the suite makes, too.
+    async fn ask(self, url: &str, nonce: &str) -> Verdicts {
+        let mut verdicts = values::of_server(url, self.client, nonce).await;
+        verdicts.extend(suite::of_server(url, self.client.revision()).await);
+        verdicts
     }
 }
 
@@ -131,5 +137,21 @@ impl House {
         let mut served = fleet.serve().await;
         served.logged("listed", "fixture").await;
         Self { served, _fleet: fleet }
+    }
+
+    /// Reads Weir's log while something else goes on, so that its pipe never fills. What Weir
+    /// said is shown if the test fails.
+    async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let log = &mut self.served.log;
+        let reading = async {
+            while let Some(line) = log.lines.next_line().await.unwrap() {
+                println!("{line}");
+            }
+            panic!("Weir ended by itself");
+        };
+        tokio::select! {
+            done = work => done,
+            () = reading => unreachable!("it reads on"),
+        }
     }
 }

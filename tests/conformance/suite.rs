@@ -19,6 +19,9 @@ use crate::run::Era;
 /// What did not pass: `scenario/check` → what is wrong with it.
 pub(crate) type Verdicts = BTreeMap<String, String>;
 
+/// Whether a scenario is required, or runs without being scored.
+type Scenarios = BTreeMap<String, bool>;
+
 /// What a revision requires, from the suite's own file.
 #[derive(Deserialize)]
 struct Requirements {
@@ -72,7 +75,7 @@ pub(crate) async fn of_client(revision: &str, era: Era) -> Verdicts {
     let scenarios = Requirements::of(revision).scenarios("client");
     // The suite gives its words to a shell, and cuts them at spaces itself: so none is in a path.
     let command = format!(".cache/interop/bin/node tests/conformance/clients/through.mjs {era}");
-    let runs = stream::iter(&scenarios).map(|scenario| async {
+    let runs = stream::iter(scenarios.keys()).map(|scenario| async {
         // All at once, as for servers, would run those of authorization, too.
         let which = ["--scenario", scenario, "--spec-version", revision, "--force"];
         run(folder.path(), &[&["client", "--command", &command][..], &which[..]].concat()).await;
@@ -88,12 +91,13 @@ impl Requirements {
     }
 
     /// All but extensions, which neither fixture has, and authorization, which no test is about yet.
-    fn scenarios(self, leg: &str) -> BTreeSet<String> {
+    fn scenarios(self, leg: &str) -> Scenarios {
         let scored = if leg == "server" { self.server } else { self.client };
         let others = self.not_scored.into_iter();
         let others = others.filter(|other| other.leg == leg && other.reason != "extension");
-        let all = scored.into_iter().chain(others.map(|other| other.scenario));
-        all.filter(|scenario| !scenario.starts_with("auth/")).collect()
+        let scored = scored.into_iter().map(|scenario| (scenario, true));
+        let all = scored.chain(others.map(|other| (other.scenario, false)));
+        all.filter(|(scenario, _)| !scenario.starts_with("auth/")).collect()
     }
 }
 
@@ -108,7 +112,7 @@ async fn run(folder: &Path, arguments: &[&str]) {
 }
 
 /// What did not pass of these scenarios.
-fn read(folder: &Path, prefix: &str, scenarios: &BTreeSet<String>) -> Verdicts {
+fn read(folder: &Path, prefix: &str, scenarios: &Scenarios) -> Verdicts {
     let mut checks = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -121,13 +125,19 @@ fn read(folder: &Path, prefix: &str, scenarios: &BTreeSet<String>) -> Verdicts {
         }
     }
     let mut verdicts = Verdicts::new();
-    for scenario in scenarios {
-        let checks = checks.remove(scenario).unwrap_or_default();
+    let mut passed = 0;
+    for (scenario, &required) in scenarios {
+        let mut checks = checks.remove(scenario).unwrap_or_default();
+        // An id may come several times: let the worst of them speak.
+        checks.sort_by_key(|check| check.status != Status::Failure);
         let is_bad = |check: &Check| [Status::Failure, Status::Warning].contains(&check.status);
         let is_good = |check: &Check| check.status == Status::Success;
         if !checks.iter().any(is_good) && !checks.iter().any(is_bad) {
             verdicts.insert(format!("{scenario}/"), "no check of it succeeded".to_owned());
         }
+        // As the suite counts.
+        let has_failed = checks.first().is_none_or(|check| check.status == Status::Failure);
+        passed += usize::from(required && !has_failed);
         for check in checks {
             if is_bad(&check) {
                 let said = check.error_message.unwrap_or(check.description);
@@ -137,6 +147,8 @@ fn read(folder: &Path, prefix: &str, scenarios: &BTreeSet<String>) -> Verdicts {
             }
         }
     }
+    let required = scenarios.values().filter(|required| **required).count();
+    println!("{passed} of {required} required scenarios passed");
     verdicts
 }
 

@@ -27,14 +27,14 @@ pub(crate) struct Fleet {
 pub(crate) struct Served {
     pub(crate) endpoint: String,
     child: Child,
-    log: Log,
+    pub(crate) log: Log,
 }
 
 /// What Weir logs, among the other lines of the stderr that it shares.
 pub(crate) struct Log {
-    lines: Lines<BufReader<ChildStderr>>,
+    pub(crate) lines: Lines<BufReader<ChildStderr>>,
     /// What was read.
-    seen: Vec<String>,
+    pub(crate) seen: Vec<String>,
 }
 
 impl Fleet {

@@ -33,6 +33,10 @@ async function withWeir(work) {
     `);
     const weir = spawn(WEIR, ['serve', '--config', join(folder, 'weir.toml')], { stdio: ['ignore', 'ignore', 'pipe'] });
     const ended = new Promise(resolve => weir.on('exit', resolve));
+    // Weir does not outlive this program, nor this program the suite.
+    process.on('exit', () => weir.kill('SIGTERM'));
+    process.on('SIGTERM', () => process.exit(1));
+    process.stdin.resume().on('end', () => process.exit(1));
     const said = {};
     const listed = new Promise(resolve => {
         createInterface({ input: weir.stderr }).on('line', line => {
