@@ -46,6 +46,24 @@ async fn the_modern_fixture_passes_by_itself() {
     Run { client: Era::Modern, upstream: Era::Modern, way: Way::Direct }.judge().await;
 }
 
+/// Otherwise something else than the fixture could have replied.
+#[tokio::test]
+async fn a_reply_is_the_fixtures_own() {
+    let fixture = run::fixture(Era::Modern, "the ebb").await;
+    let different = values::of_server(&fixture.url, Era::Modern, "the flood").await;
+    let alike = values::steps().into_iter().filter(|step| !different.contains_key(step));
+    let shows_nothing = [
+        "capabilities",
+        "unknown tool",
+        "unknown prompt",
+        "unknown resource",
+        "hear of an update",
+        "hear of a change of tools",
+        "hear of a change of prompts",
+    ];
+    assert_eq!(alike.collect::<Vec<_>>(), shows_nothing.map(|step| format!("values/{step}")));
+}
+
 #[tokio::test]
 async fn a_legacy_client_has_a_legacy_upstream() {
     Run { client: Era::Legacy, upstream: Era::Legacy, way: Way::Weir }.judge().await;

@@ -110,7 +110,7 @@ impl Run {
 }
 
 /// The fixture server of an era, on a port of its own.
-async fn fixture(era: Era, nonce: &str) -> Started {
+pub(crate) async fn fixture(era: Era, nonce: &str) -> Started {
     let mut command = Command::new(part("bin/node"));
     command.arg(suite::script(&format!("fixtures/{era}.mjs")));
     // It ends with its stdin, even if this process is killed.

@@ -33,6 +33,11 @@ pub(crate) async fn of_server(url: &str, era: Era, nonce: &str) -> Verdicts {
     verdicts
 }
 
+/// All steps of the walk.
+pub(crate) fn steps() -> Vec<String> {
+    expected("").into_iter().map(|(step, _)| format!("values/{step}")).collect()
+}
+
 fn expected(nonce: &str) -> Map<String, Value> {
     let text = std::fs::read_to_string(script("values.json")).unwrap();
     serde_json::from_str(&text.replace("{nonce}", nonce)).unwrap()
