@@ -27,23 +27,27 @@ pub(crate) struct Fleet {
 pub(crate) struct Served {
     pub(crate) endpoint: String,
     child: Child,
-    log: Log,
+    pub(crate) log: Log,
 }
 
 /// What Weir logs, among the other lines of the stderr that it shares.
 pub(crate) struct Log {
-    lines: Lines<BufReader<ChildStderr>>,
+    pub(crate) lines: Lines<BufReader<ChildStderr>>,
     /// What was read.
-    seen: Vec<String>,
+    pub(crate) seen: Vec<String>,
 }
 
 impl Fleet {
     /// Writes the configuration; a free port, a JSON log, small pages and HTTP+SSE are added.
     pub(crate) fn new(upstreams: &str) -> Self {
+        Self::plain(&format!("[protocol]\npage_size = 3\nlegacy_sse = true\n{upstreams}"))
+    }
+
+    /// Writes the configuration; only a free port and a JSON log are added.
+    pub(crate) fn plain(config: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        let config = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n[protocol]\npage_size = 3\nlegacy_sse = true\n{upstreams}"
-        );
+        let config =
+            format!("[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n{config}");
         std::fs::write(folder.path().join("weir.toml"), config).unwrap();
         Self { folder }
     }

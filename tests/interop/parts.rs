@@ -81,7 +81,7 @@ pub(crate) async fn sdk2() -> Started {
 }
 
 /// Starts a server that says on stdout where it listens.
-async fn announced(command: &mut Command) -> Started {
+pub(crate) async fn announced(command: &mut Command) -> Started {
     command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

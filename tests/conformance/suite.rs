@@ -1,0 +1,161 @@
+//! The official suite as a program: which scenarios a revision requires, and what it says of each check.
+//!
+//! Its exit status and its prose are not read: it writes one folder a scenario, with a `checks.json`. A
+//! required scenario without a check that succeeded counts as failed, whatever else it says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use serde::Deserialize;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::parts::part;
+use crate::run::Era;
+
+/// What did not pass: `scenario/check` → what is wrong with it.
+pub(crate) type Verdicts = BTreeMap<String, String>;
+
+/// Whether a scenario is required, or runs without being scored.
+type Scenarios = BTreeMap<String, bool>;
+
+/// What a revision requires, from the suite's own file.
+#[derive(Deserialize)]
+struct Requirements {
+    server: BTreeSet<String>,
+    client: BTreeSet<String>,
+    not_scored: Vec<NotScored>,
+}
+
+/// A scenario that runs, and counts for nobody's conformance.
+#[derive(Deserialize)]
+struct NotScored {
+    scenario: String,
+    leg: String,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct Check {
+    id: String,
+    status: Status,
+    description: String,
+    #[serde(rename = "errorMessage")]
+    error_message: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum Status {
+    Success,
+    Failure,
+    Warning,
+    Skipped,
+    Info,
+}
+
+/// A program or a page of this folder.
+pub(crate) fn script(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance").join(path)
+}
+
+/// Runs the scenarios for servers of this revision against this URL.
+pub(crate) async fn of_server(url: &str, revision: &str) -> Verdicts {
+    let folder = TempDir::new().unwrap();
+    run(folder.path(), &["server", "--url", url, "--requirements", revision]).await;
+    read(folder.path(), "server-", &Requirements::of(revision).scenarios("server"))
+}
+
+/// Runs the scenarios for clients of this revision with Weir as the client, for a client of this era.
+pub(crate) async fn of_client(revision: &str, era: Era) -> Verdicts {
+    let folder = TempDir::new().unwrap();
+    let scenarios = Requirements::of(revision).scenarios("client");
+    // The suite gives its words to a shell, and cuts them at spaces itself: so none is in a path.
+    let command = format!(".cache/interop/bin/node tests/conformance/clients/through.mjs {era}");
+    let runs = stream::iter(scenarios.keys()).map(|scenario| async {
+        // All at once, as for servers, would run those of authorization, too.
+        let which = ["--scenario", scenario, "--spec-version", revision, "--force"];
+        run(folder.path(), &[&["client", "--command", &command][..], &which[..]].concat()).await;
+    });
+    runs.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
+    read(folder.path(), "", &scenarios)
+}
+
+impl Requirements {
+    fn of(revision: &str) -> Self {
+        let path = format!("{SUITE}/requirements/{revision}.yaml");
+        serde_saphyr::from_str(&std::fs::read_to_string(part(&path)).unwrap()).unwrap()
+    }
+
+    /// All but extensions, which neither fixture has, and authorization, which no test is about yet.
+    fn scenarios(self, leg: &str) -> Scenarios {
+        let scored = if leg == "server" { self.server } else { self.client };
+        let others = self.not_scored.into_iter();
+        let others = others.filter(|other| other.leg == leg && other.reason != "extension");
+        let scored = scored.into_iter().map(|scenario| (scenario, true));
+        let all = scored.chain(others.map(|other| (other.scenario, false)));
+        all.filter(|(scenario, _)| !scenario.starts_with("auth/")).collect()
+    }
+}
+
+async fn run(folder: &Path, arguments: &[&str]) {
+    let mut command = Command::new(part("bin/node"));
+    command.arg(part(&format!("{SUITE}/dist/index.js"))).args(arguments);
+    command.arg("--output-dir").arg(folder).kill_on_drop(true);
+    command.env("WEIR", env!("CARGO_BIN_EXE_weir")).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let ended = tokio::time::timeout(PATIENCE, command.status());
+    ended.await.expect("the suite ends").unwrap();
+}
+
+/// What did not pass of these scenarios.
+fn read(folder: &Path, prefix: &str, scenarios: &Scenarios) -> Verdicts {
+    let mut checks = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        // `server-ping-2026-11-21T13-21-49-842Z`
+        let name = name.strip_prefix(prefix).unwrap();
+        let scenario = name[..name.len() - "-2026-11-21T13-21-49-842Z".len()].to_owned();
+        if let Ok(text) = std::fs::read_to_string(path.join("checks.json")) {
+            checks.insert(scenario, serde_json::from_str::<Vec<Check>>(&text).unwrap());
+        }
+    }
+    let mut verdicts = Verdicts::new();
+    let mut passed = 0;
+    for (scenario, &required) in scenarios {
+        let mut checks = checks.remove(scenario).unwrap_or_default();
+        // An id may come several times: let the worst of them speak.
+        checks.sort_by_key(|check| check.status != Status::Failure);
+        let is_bad = |check: &Check| [Status::Failure, Status::Warning].contains(&check.status);
+        let is_good = |check: &Check| check.status == Status::Success;
+        if !checks.iter().any(is_good) && !checks.iter().any(is_bad) {
+            verdicts.insert(format!("{scenario}/"), "no check of it succeeded".to_owned());
+        }
+        // As the suite counts.
+        let has_failed = checks.first().is_none_or(|check| check.status == Status::Failure);
+        passed += usize::from(required && !has_failed);
+        for check in checks {
+            if is_bad(&check) {
+                let said = check.error_message.unwrap_or(check.description);
+                let warns = check.status == Status::Warning;
+                let said = if warns { format!("warning: {said}") } else { said };
+                verdicts.entry(format!("{scenario}/{}", check.id)).or_insert(said);
+            }
+        }
+    }
+    let required = scenarios.values().filter(|required| **required).count();
+    println!("{passed} of {required} required scenarios passed");
+    verdicts
+}
+
+const SUITE: &str = "conformance/node_modules/@modelcontextprotocol/conformance";
+
+/// How many scenarios for clients run at once: each is three programs.
+const AT_ONCE: usize = 2;
+
+/// Generous: it only decides how long a broken run takes.
+const PATIENCE: Duration = Duration::from_secs(170);
