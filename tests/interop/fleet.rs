@@ -40,9 +40,14 @@ pub(crate) struct Log {
 impl Fleet {
     /// Writes the configuration; a free port, a JSON log, small pages and HTTP+SSE are added.
     pub(crate) fn new(upstreams: &str) -> Self {
+        Self::with(&format!("[protocol]\npage_size = 3\nlegacy_sse = true\n{upstreams}"))
+    }
+
+    /// Writes the configuration; only a free port and a JSON log are added.
+    pub(crate) fn with(rest: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let config = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n[protocol]\npage_size = 3\nlegacy_sse = true\n{upstreams}"
+            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n{rest}"
         );
         std::fs::write(folder.path().join("weir.toml"), config).unwrap();
         Self { folder }
