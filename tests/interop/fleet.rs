@@ -46,9 +46,8 @@ impl Fleet {
     /// Writes the configuration; only a free port and a JSON log are added.
     pub(crate) fn with(rest: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        let config = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n{rest}"
-        );
+        let config =
+            format!("[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n{rest}");
         std::fs::write(folder.path().join("weir.toml"), config).unwrap();
         Self { folder }
     }

@@ -22,6 +22,7 @@ pub(crate) struct Row {
     pub(crate) since: &'static str,
 }
 
+/// In which cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     Always,
@@ -33,6 +34,7 @@ pub(crate) enum When {
     Up,
 }
 
+/// In which way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum How {
     Anything,
@@ -77,7 +79,10 @@ impl<'a> Judge<'a> {
     pub(crate) fn unused(&self) -> Vec<String> {
         let used = self.used.borrow();
         let rows = self.rows.iter().enumerate().filter(|(row, _)| !used.contains(row));
-        rows.map(|(_, row)| format!("nothing needs {:?} {} {}", row.when, row.of, row.at)).collect()
+        rows.map(|(_, Row { when, of, at, since, .. })| {
+            format!("nothing needs the row {when:?}, {of}, {at}: {since}\n")
+        })
+        .collect()
     }
 }
 
@@ -100,7 +105,8 @@ impl Trial<'_> {
         {
             self.of = told.clone();
             self.place = "beside the requests".to_owned();
-            let (direct, through) = if is_direct { ("told", "not told") } else { ("not told", "told") };
+            let (direct, through) =
+                if is_direct { ("told", "not told") } else { ("not told", "told") };
             self.compare("", Some(direct), Some(through));
         }
     }
@@ -108,12 +114,15 @@ impl Trial<'_> {
     /// What a server gets: the requests for its items, as a client writes them.
     pub(crate) fn upstreams(&mut self, direct: &Recording, through: &Recording) {
         let items = |recording: &Recording| {
-            let exchanges = recording.exchanges.iter();
-            let exchanges = exchanges
-                .filter(|exchange| ITEMS.contains(&exchange.method()))
-                // These Weir answers by itself.
-                .filter(|exchange| !is_of_nothing(&exchange.message));
-            Recording { exchanges: exchanges.cloned().collect(), ..Default::default() }
+            // What is not there Weir answers by itself.
+            let is_item = |exchange: &&Exchange| {
+                ITEMS.contains(&exchange.method()) && !is_of_nothing(&exchange.message)
+            };
+            let items: Vec<_> = recording.exchanges.iter().filter(is_item).collect();
+            let is_about_one =
+                |exchange: &&Exchange| items.iter().any(|item| exchange.cancels(item));
+            let found = recording.exchanges.iter().filter(|it| is_item(it) || is_about_one(it));
+            Recording { exchanges: found.cloned().collect(), ..Default::default() }
         };
         let (direct, through) = (items(direct), items(through));
         self.count(&direct, &through);
@@ -253,8 +262,8 @@ impl Trial<'_> {
     /// Whether a row says so, which then counts as used.
     fn allows(&self, at: &str, direct: Option<&str>, through: Option<&str>) -> bool {
         let rows = self.judge.rows.iter().enumerate();
-        let found = rows.filter(|(_, row)| self.fits(row) && row.at == at).find(|(_, row)| {
-            match row.how {
+        let found =
+            rows.filter(|(_, row)| self.fits(row) && row.at == at).find(|(_, row)| match row.how {
                 How::Anything => true,
                 How::Place => false,
                 How::Gone => through.is_none(),
@@ -269,8 +278,7 @@ impl Trial<'_> {
                     };
                     sorted(direct).is_some() && sorted(direct) == sorted(through)
                 }
-            }
-        });
+            });
         found.is_some_and(|(row, _)| {
             self.judge.used.borrow_mut().insert(row);
             true
@@ -299,14 +307,115 @@ impl Trial<'_> {
 }
 
 /// What Weir hands on.
-const ITEMS: [&str; 5] = [
-    "prompts/get",
-    "tools/call",
-    "resources/read",
-    "completion/complete",
-    "notifications/cancelled",
-];
+const ITEMS: [&str; 4] = ["prompts/get", "tools/call", "resources/read", "completion/complete"];
 
 fn method(message: &str) -> &str {
     at(message, &["method"]).unwrap_or_default().trim_matches('"')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: [Row; 4] = [
+        Row {
+            when: When::Same,
+            of: "answer tools/list",
+            at: "result/tools",
+            how: How::Order,
+            since: "",
+        },
+        Row {
+            when: When::Always,
+            of: "answer tools/list",
+            at: "result/ttlMs",
+            how: How::Is(&["5"]),
+            since: "",
+        },
+        Row {
+            when: When::Always,
+            of: "note *",
+            at: "params/progressToken",
+            how: How::Place,
+            since: "",
+        },
+        Row { when: When::Up, of: "answer *", at: "result/extra", how: How::Gone, since: "" },
+    ];
+
+    fn recording(method: &str, answers: &[&str]) -> Recording {
+        let message = format!(r#"{{"id":1,"method":"{method}","params":{{"name":"x"}}}}"#);
+        let answers = answers.iter().map(|&answer| answer.to_owned()).collect();
+        let exchanges = vec![Exchange { answers, ..Exchange::of(message) }];
+        Recording { exchanges, ..Recording::default() }
+    }
+
+    /// How many problems there are between these answers to a request.
+    fn check(when: When, method: &str, direct: &[&str], through: &[&str]) -> usize {
+        let judge = Judge::new(&ROWS);
+        let mut trial = judge.trial(when);
+        trial.clients(&recording(method, direct), &recording(method, through));
+        trial.problems.len()
+    }
+
+    #[test]
+    fn nothing_may_differ_but_what_a_row_says() {
+        let call = |result: &'static str| check(When::Same, "tools/call", &[CALLED], &[result]);
+        assert_eq!(call(CALLED), 0);
+        for other in [
+            r#"{"id":1,"result":{"a":1,"b":[1.0]}}"#,
+            r#"{"id":1,"result":{"a":1, "b":[1]}}"#,
+            r#"{"id":1,"result":{"b":[1],"a":1}}"#,
+            r#"{"id":1,"result":{"a":1}}"#,
+            r#"{"id":1,"result":{"a":1,"b":[1],"c":2}}"#,
+            r#"{"id":1,"result":{"a":1,"b":[1]},"error":{}}"#,
+            r#"{"id":"1","result":{"a":1,"b":[1]}}"#,
+            r#"{"id":1,"method":"ping"}"#,
+        ] {
+            assert_eq!(call(other), 1, "{other}");
+        }
+        for others in
+            [&[][..], &[CALLED, CALLED], &[r#"{"method":"notifications/message"}"#, CALLED]]
+        {
+            assert_eq!(check(When::Same, "tools/call", &[CALLED], others), 1, "{others:?}");
+        }
+    }
+
+    const CALLED: &str = r#"{"id":1,"result":{"a":1,"b":[1]}}"#;
+
+    #[test]
+    fn a_row_allows_what_it_says_and_no_more() {
+        let list = r#"{"id":1,"result":{"tools":[{"n":1},{"n":2}],"ttlMs":0,"x":0}}"#;
+        for (other, problems) in [
+            (r#"{"id":1,"result":{"tools":[{"n":2},{"n":1}],"ttlMs":5,"x":0}}"#, 0),
+            (r#"{"id":1,"result":{"ttlMs":5,"tools":[{"n":2},{"n":1}],"x":0}}"#, 0),
+            (r#"{"id":1,"result":{"tools":[{"n":2},{"n": 1}],"ttlMs":5,"x":0}}"#, 1),
+            (r#"{"id":1,"result":{"tools":[{"n":2}],"ttlMs":5,"x":0}}"#, 1),
+            (r#"{"id":1,"result":{"tools":[{"n":1},{"n":2}],"ttlMs":6,"x":0}}"#, 1),
+            (r#"{"id":1,"result":{"tools":[{"n":1},{"n":2}],"x":0}}"#, 1),
+            (r#"{"id":1,"result":{"tools":[{"n":1},{"n":2}],"ttlMs":5,"x":1}}"#, 1),
+        ] {
+            assert_eq!(check(When::Same, "tools/list", &[list], &[other]), problems, "{other}");
+        }
+        let note =
+            |params: &str| format!(r#"{{"method":"notifications/progress","params":{params}}}"#);
+        let told = note(r#"{"progressToken":1,"progress":2}"#);
+        for (other, problems) in [
+            (r#"{"progress":2,"progressToken":1}"#, 0),
+            (r#"{"progress":2,"progressToken":2}"#, 1),
+            (r#"{"progress":2}"#, 1),
+        ] {
+            let answers = [&[told.as_str(), CALLED][..], &[&note(other), CALLED]];
+            let seen = check(When::Same, "tools/call", answers[0], answers[1]);
+            assert_eq!(seen, problems, "{other}");
+        }
+    }
+
+    #[test]
+    fn across_eras_the_same_may_be_written_otherwise() {
+        let direct = r#"{"id":1,"result":{"a":{"x":"ä","y":1},"extra":0}}"#;
+        let through = r#"{"id":1,"result":{"a":{"y":1,"x":"\u00e4"}}}"#;
+        for (when, problems) in [(When::Same, 1), (When::Down, 1), (When::Up, 0)] {
+            assert_eq!(check(when, "tools/call", &[direct], &[through]), problems, "{when:?}");
+        }
+    }
 }

@@ -104,8 +104,9 @@ impl Exchange {
         self.left && !is_answered && at(&self.message, &MODERN).is_some()
     }
 
-    fn cancels(&self, other: &Self) -> bool {
-        self.is_cancel() && at(&self.message, &["params", "requestId"]) == at(&other.message, &["id"])
+    pub(crate) fn cancels(&self, other: &Self) -> bool {
+        self.is_cancel()
+            && at(&self.message, &["params", "requestId"]) == at(&other.message, &["id"])
     }
 }
 
@@ -166,7 +167,8 @@ mod tests {
         let call = r#"{"id":1,"method":"tools/call","params":{"_meta":{"progressToken":7}}}"#;
         let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#;
         let get = r#"{"id":"1","method":"prompts/get","params":{}}"#;
-        let note = r#"{"method":"notifications/progress","params":{"progressToken":7,"progress":1}}"#;
+        let note =
+            r#"{"method":"notifications/progress","params":{"progressToken":7,"progress":1}}"#;
         let late = r#"{"id":1,"result":{}}"#;
         let (got, told) = (r#"{"id":"1","result":{}}"#, r#"{"method":"notifications/message"}"#);
         let recording = Recording::of_lines(

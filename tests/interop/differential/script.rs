@@ -99,7 +99,12 @@ fn steps(server: Server) -> Vec<Value> {
             get("args-prompt", json!({ "city": "Delft", "state": "Zuid-Holland" })),
             get("args-prompt", json!({})),
             complete("ref/prompt", "completable-prompt", "department", "E"),
-            complete("ref/resource", "demo://resource/dynamic/text/{resourceId}", "resourceId", "7"),
+            complete(
+                "ref/resource",
+                "demo://resource/dynamic/text/{resourceId}",
+                "resourceId",
+                "7",
+            ),
             call("echo", json!({ "message": "ä \u{2028} \u{1f30a} \"<&>\\" })),
             call("echo", json!({})),
             call("get-structured-content", json!({ "location": "Chicago" })),
