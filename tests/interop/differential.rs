@@ -187,10 +187,10 @@ fn judge(
 
 /// Every client before one server over Streamable HTTP.
 async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
-    let (steps, started) = (script(server), server.over_http().await);
+    let started = server.over_http().await;
     let mut directly = Vec::new();
     for (client, era) in clients(server) {
-        let tap = Tap::before(&started.url).await;
+        let (tap, steps) = (Tap::before(&started.url).await, script(server, era));
         let endings = client.run(era, Target::Url(&tap.url), None, &steps).await;
         directly.push((client, era, Seen::new(tap.take(1).await, &endings, &steps)));
     }
@@ -202,7 +202,7 @@ async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
         weir.logged("listed", "real").await;
         behind.take(0).await;
         for (client, era, direct) in &directly {
-            let tap = Tap::before(&weir.endpoint).await;
+            let (tap, steps) = (Tap::before(&weir.endpoint).await, script(server, *era));
             let endings = client.run(*era, Target::Url(&tap.url), None, &steps).await;
             let through = Seen::new(tap.take(1).await, &endings, &steps);
             let upstream = behind.take(1).await;
@@ -216,7 +216,7 @@ async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
 
 /// One client before one server over stdio.
 async fn over_stdio(client: Client, of: Era, server: Server, judged: &Judge<'_>) -> Vec<String> {
-    let steps = script(server);
+    let steps = script(server, of);
     let tap = PipeTap::new();
     let endings = client.run(of, Target::Command(tap.around(server.command())), None, &steps).await;
     let direct = Seen::new(tap.take(), &endings, &steps);

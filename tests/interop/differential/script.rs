@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::cells::Server;
+use crate::pipe::Era::{self, Modern};
 
 /// What a script may hold besides what every server has; a row is switched on by its `true`.
 ///
@@ -33,8 +34,8 @@ pub(crate) fn is_of_nothing(text: &str) -> bool {
     UNKNOWN.iter().any(|name| text.contains(name))
 }
 
-/// The script for one server: `{ capabilities, steps }`.
-pub(crate) fn script(server: Server) -> Value {
+/// The script for one server and a client of one era: `{ capabilities, steps }`.
+pub(crate) fn script(server: Server, era: Era) -> Value {
     let mut capabilities = json!({});
     let mut steps = steps(server);
     for (_, more, is_on) in MORE {
@@ -48,7 +49,7 @@ pub(crate) fn script(server: Server) -> Value {
             if let Some((name, declared)) = declared {
                 capabilities[name] = declared;
             }
-            steps.extend(more_steps(server, more));
+            steps.extend(more_steps(server, era, more));
         }
     }
     // Last, since what a server still tells of it may come at any time; and something behind it, so that
@@ -155,7 +156,7 @@ fn steps(server: Server) -> Vec<Value> {
 }
 
 /// The tools of the TypeScript SDK v2's server ask nothing.
-fn more_steps(server: Server, more: More) -> Vec<Value> {
+fn more_steps(server: Server, era: Era, more: More) -> Vec<Value> {
     let is_python = matches!(server, Server::Python1 | Server::Python2);
     let pick = |everything: Value, python: Value| match server {
         Server::Everything => vec![everything],
@@ -173,7 +174,8 @@ fn more_steps(server: Server, more: More) -> Vec<Value> {
         More::Roots => pick(call("get-roots-list", json!({})), call("roots", json!({}))),
         // What the other tells of depends on the time.
         More::Log if is_python => vec![call("log", json!({ "text": "written down" }))],
-        More::Subscribe if is_python => vec![
+        // Neither declares it to legacy clients, to whom it tells of changes unasked.
+        More::Subscribe if server == Server::Python2 && era == Modern => vec![
             json!({ "do": "subscribe", "uri": "water://stations" }),
             call("touch", json!({ "uri": "water://stations" })),
             json!({ "do": "hear of an update" }),
