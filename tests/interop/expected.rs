@@ -56,6 +56,7 @@ pub(crate) fn expected(era: Era) -> Value {
             "tides__count",
             "tides__depth",
             "tides__remove_prompt",
+            "tides__wait",
             "weather__add",
             "weather__add_prompt",
             "weather__add_tool",

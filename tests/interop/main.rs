@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
 
 mod clients;
+mod differential;
 mod direct;
 mod expected;
 mod fleet;

@@ -80,6 +80,12 @@ pub(crate) async fn sdk2() -> Started {
     announced(command.arg(script("sdk2_server.mjs")).arg("http")).await
 }
 
+/// A server of the Python SDK in this part over Streamable HTTP.
+pub(crate) async fn python(part_of: &str) -> Started {
+    let mut command = Command::new(part(&format!("{part_of}/bin/python")));
+    announced(command.arg(script("python_server.py")).arg("http")).await
+}
+
 /// Starts a server that says on stdout where it listens.
 pub(crate) async fn announced(command: &mut Command) -> Started {
     command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);

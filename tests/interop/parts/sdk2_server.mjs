@@ -78,6 +78,19 @@ function makeServer() {
         },
     );
     server.registerTool(
+        'wait',
+        { description: 'Tells of its progress once, and waits to be cancelled.', inputSchema: z.object({}) },
+        async (_, { mcpReq }) => {
+            const progressToken = mcpReq._meta?.progressToken;
+            if (progressToken !== undefined) {
+                const params = { progressToken, progress: 1, total: 2 };
+                await mcpReq.notify({ method: 'notifications/progress', params });
+            }
+            await new Promise(resolve => mcpReq.signal.addEventListener('abort', resolve));
+            return said('cancelled');
+        },
+    );
+    server.registerTool(
         'add_prompt',
         { description: 'Adds a prompt with one argument, `topic`.', inputSchema: z.object({ name: z.string() }) },
         ({ name }) => {

@@ -1,13 +1,14 @@
 // A client of the TypeScript SDK v1, which speaks the legacy era over every wire.
 
 import { Changes, Progress, countSent, go, report, requireFrom, told, walk } from './contract.mjs';
+import { ANSWERS, script, take } from './steps.mjs';
 
 const require = requireFrom('npm');
 const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
 const { SSEClientTransport } = require('@modelcontextprotocol/sdk/client/sse.js');
 const { StdioClientTransport } = require('@modelcontextprotocol/sdk/client/stdio.js');
 const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
-const { ProgressNotificationSchema, PromptListChangedNotificationSchema } = require('@modelcontextprotocol/sdk/types.js');
+const types = require('@modelcontextprotocol/sdk/types.js');
 
 const { wire, era, target } = told();
 if (era !== 'legacy') throw new Error('this SDK speaks the legacy era only');
@@ -18,11 +19,35 @@ const transport = {
     stdio: () => new StdioClientTransport({ command: first, args }),
 }[wire]();
 
-const client = new Client({ name: 'sdk1', version: '0' });
+const client = new Client({ name: 'sdk1', version: '0' }, { capabilities: script?.capabilities });
+if (script !== undefined) {
+    const asked = {
+        elicitation: types.ElicitRequestSchema,
+        sampling: types.CreateMessageRequestSchema,
+        roots: types.ListRootsRequestSchema,
+    };
+    for (const name of Object.keys(script.capabilities)) {
+        client.setRequestHandler(asked[name], () => ANSWERS[name]);
+    }
+    const heard = new Changes();
+    client.setNotificationHandler(types.ResourceUpdatedNotificationSchema, () => heard.tell());
+    client.setNotificationHandler(types.LoggingMessageNotificationSchema, () => {});
+    await client.connect(transport);
+    await go();
+    await take(client, {
+        page: (method, params) => client[method](params),
+        call: (params, options) => client.callTool(params, undefined, options),
+        request: request => client.request(request, types.ResultSchema),
+        heard,
+    });
+    await client.close();
+    process.exit();
+}
+
 const changes = new Changes();
 const progress = new Progress();
-client.setNotificationHandler(PromptListChangedNotificationSchema, () => changes.tell());
-client.setNotificationHandler(ProgressNotificationSchema, progress.take);
+client.setNotificationHandler(types.PromptListChangedNotificationSchema, () => changes.tell());
+client.setNotificationHandler(types.ProgressNotificationSchema, progress.take);
 const pages = countSent(transport, 'prompts/list');
 // The client tells the revision to nobody but its transport.
 let revision;

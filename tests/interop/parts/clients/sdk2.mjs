@@ -2,10 +2,12 @@
 // stdio. In the modern era it is as its users have it: it asks which era there is (`auto`).
 
 import { Changes, Progress, countSent, go, report, requireFrom, told, walk } from './contract.mjs';
+import { ANSWERS, script, take } from './steps.mjs';
 
 const require = requireFrom('npm');
 const { Client, SSEClientTransport, StreamableHTTPClientTransport } = require('@modelcontextprotocol/client');
 const { StdioClientTransport } = require('@modelcontextprotocol/client/stdio');
+const { z } = require('zod');
 
 const { wire, era, target } = told();
 const [first, ...args] = target;
@@ -16,7 +18,34 @@ const transport = {
 }[wire]();
 
 const mode = era === 'modern' ? 'auto' : 'legacy';
-const client = new Client({ name: 'sdk2', version: '0' }, { versionNegotiation: { mode } });
+const client = new Client(
+    { name: 'sdk2', version: '0' },
+    { versionNegotiation: { mode }, capabilities: script?.capabilities },
+);
+if (script !== undefined) {
+    const asked = { elicitation: 'elicitation/create', sampling: 'sampling/createMessage', roots: 'roots/list' };
+    for (const name of Object.keys(script.capabilities)) {
+        client.setRequestHandler(asked[name], () => ANSWERS[name]);
+    }
+    const heard = new Changes();
+    client.setNotificationHandler('notifications/resources/updated', () => heard.tell());
+    client.setNotificationHandler('notifications/message', () => {});
+    await client.connect(transport);
+    await go();
+    await take(client, {
+        page: (method, params) => client[method](params),
+        call: (params, options) => client.callTool(params, options),
+        request: request => client.request(request, z.looseObject({})),
+        subscribe:
+            client.getProtocolEra() === 'modern'
+                ? async uri => (await client.listen({ resourceSubscriptions: [uri] })).close
+                : undefined,
+        heard,
+    });
+    await client.close();
+    process.exit();
+}
+
 const changes = new Changes();
 const progress = new Progress();
 client.setNotificationHandler('notifications/prompts/list_changed', () => changes.tell());

@@ -6,10 +6,12 @@ In the modern era it is as its users have it: it asks which era there is (`auto`
 import contextlib
 
 import anyio
+import anyio.lowlevel
 import mcp_types as types
 from contract import Changes, counted, go, report, told, walk
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.sse import sse_client
+from steps import SCRIPT, callbacks, take
 
 
 def target(options):
@@ -23,14 +25,18 @@ def target(options):
 
 async def main():
     options = told()
-    changes = Changes()
+    changes, updates = Changes(), Changes()
 
     async def on_message(message):
         if isinstance(message, types.PromptListChangedNotification):
             changes.tell()
+        if isinstance(message, types.ResourceUpdatedNotification):
+            updates.tell()
 
     mode = "auto" if options.era == "modern" else "legacy"
-    async with Client(target(options), mode=mode, message_handler=on_message) as client:
+    async with Client(
+        target(options), mode=mode, message_handler=on_message, **callbacks(types)
+    ) as client:
         await go()
 
         async def complete(ref, argument):
@@ -42,6 +48,44 @@ async def main():
                 tool["name"], tool["arguments"], progress_callback=on_progress
             )
 
+        modern = client.protocol_version >= "2026-07-28"
+        if SCRIPT:
+            listens = contextlib.AsyncExitStack()
+
+            async def subscribe(uri):
+                if modern:
+                    listen = client.listen(resource_subscriptions=[uri])
+                    await listens.enter_async_context(listen)
+                else:
+                    await client.subscribe_resource(uri)
+
+            async def unsubscribe(uri):
+                if modern:
+                    await listens.aclose()
+                else:
+                    await client.unsubscribe_resource(uri)
+
+            await take(
+                list_page=lambda method, cursor: getattr(client, method)(cursor=cursor),
+                ping=client.send_ping,
+                get=lambda params: client.get_prompt(params["name"], params.get("arguments")),
+                complete=complete,
+                read=client.read_resource,
+                call=lambda params, told: client.call_tool(
+                    params["name"], params.get("arguments"), progress_callback=told
+                ),
+                # It says so itself when its user gives up.
+                cancelled=anyio.lowlevel.checkpoint,
+                request=lambda method, params: client.session.send_request(
+                    types.Request(method=method, params=params), types.EmptyResult
+                ),
+                level=client.set_logging_level,
+                subscribe=subscribe,
+                unsubscribe=unsubscribe,
+                heard=updates.next,
+                error=MCPError,
+            )
+            return
         seen, hear = await walk(
             client,
             list_page=lambda method, cursor: getattr(client, method)(cursor=cursor),
@@ -53,7 +97,6 @@ async def main():
             error=MCPError,
             changes=changes,
         )
-        modern = client.protocol_version >= "2026-07-28"
         # The changes of a subscription come to the same handler.
         async with client.listen(prompts_list_changed=True) if modern else contextlib.nullcontext():
             await hear()

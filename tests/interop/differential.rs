@@ -1,0 +1,265 @@
+//! The same client with the same server, once directly and once through Weir: the same frames, but for
+//! what Weir owns.
+//!
+//! Recordings are made on the client's wire and on the upstream's. A table says what may differ, and in
+//! which words Weir owns it; anything else fails and shows both frames. A row that nothing needs fails, too.
+
+use futures::FutureExt;
+use futures::stream::{self, StreamExt};
+use serde_json::Value;
+use tokio::task::LocalSet;
+
+use crate::fleet::Fleet;
+use crate::pipe::Era::{self, Legacy, Modern};
+use cells::{Client, Server, Target};
+use compare::How::{self, Anything, Gone, Is, Order, Place};
+use compare::When::{self, Always, Down, Same, Up};
+use compare::{Judge, Row};
+use recording::Recording;
+use script::{is_of_nothing, script};
+use tap::{PipeTap, Tap};
+
+mod cells;
+mod compare;
+mod recording;
+mod rmcp;
+mod script;
+mod tap;
+
+/// Everything that may differ: when, of what, where, how, and why it is Weir's.
+const OWNED: &[Row] = &[
+    row(Always, "answer initialize", "result/capabilities", Anything, CAPABILITIES),
+    row(Always, "answer initialize", "result/instructions", Anything, INSTRUCTIONS),
+    row(Always, "answer initialize", "result/serverInfo", Is(&[WEIR]), SERVER_INFO),
+    row(Always, "answer server/discover", "result/capabilities", Anything, CAPABILITIES),
+    row(Always, "answer server/discover", "result/instructions", Anything, INSTRUCTIONS),
+    row(Always, "answer server/discover", IN_META, Is(&[WEIR]), SERVER_INFO),
+    row(Always, "answer server/discover", "result/supportedVersions", Is(&[VERSIONS]), VERSION),
+    row(Always, "answer server/discover", "result/resultType", Place, RESULT_TYPE),
+    row(Always, "answer server/discover", "result/cacheScope", Place, CACHING),
+    row(Always, "answer server/discover", "result/ttlMs", Place, CACHING),
+    // Lists.
+    row(Always, "answer prompts/list", "result/prompts", Order, MERGED),
+    row(Always, "answer tools/list", "result/tools", Order, MERGED),
+    row(Always, "answer resources/templates/list", "result/resourceTemplates", Order, MERGED),
+    row(Same, "answer *list", IN_META, Is(&[WEIR]), SERVER_INFO),
+    row(Same, "answer *list", "result/resultType", Place, RESULT_TYPE),
+    row(Same, "answer *list", "result/ttlMs", Place, CACHING),
+    row(Same, "answer *list", "result/cacheScope", Is(&["\"public\""]), CACHING),
+    row(Up, "answer *list", "result/ttlMs", Is(&["60000"]), CACHING),
+    row(Up, "answer *list", "result/cacheScope", Is(&["\"public\""]), CACHING),
+    // Another era than the client's.
+    row(Up, "answer *", IN_META, Is(&[WEIR]), SERVER_INFO),
+    row(Up, "answer *", "result/resultType", Place, RESULT_TYPE),
+    row(Up, "answer resources/read", "result/ttlMs", Place, CACHING),
+    row(Up, "answer resources/read", "result/cacheScope", Place, CACHING),
+    row(Down, "answer *", IN_META, Anything, UNREAD),
+    row(Down, "answer *", "result/resultType", Anything, UNREAD),
+    row(Down, "answer *", "result/ttlMs", Anything, UNREAD),
+    row(Down, "answer *", "result/cacheScope", Anything, UNREAD),
+    row(Up, "answer prompts/get", "error", Is(&[PYTHON_LEGACY]), ITS_ERA),
+    row(Down, "answer prompts/get", "error", Is(&[PYTHON_MODERN]), ITS_ERA),
+    // What is not there.
+    row(Always, "no item prompts/get", "error", Is(&[NO_PROMPT]), NO_ITEM),
+    row(Always, "no item tools/call", "error", Is(&[NO_TOOL]), NO_ITEM),
+    row(Always, "no item tools/call", "result", Gone, NO_ITEM),
+    row(Always, "no item completion/complete", "error", Is(&[NO_PROMPT]), NO_ITEM),
+    row(Always, "no item completion/complete", "result", Gone, NO_ITEM),
+    row(Always, "no item resources/read", "error", Is(&NO_RESOURCE), NO_ITEM),
+    row(Always, "no item resources/read", "status", Is(&["200"]), NO_ITEM),
+    row(Always, "answer weir/nonsense", "error", Is(&[NO_METHOD]), ERRORS),
+    row(Always, "answer ping", "error", Is(&[NO_PING]), ERRORS),
+    // Beside the answers.
+    row(Always, "note notifications/progress", "params/progressToken", Place, TOKENS),
+    row(Always, "unasked notifications/*list_changed", "", Anything, CHANGES),
+    row(Always, "DELETE*", "", Anything, SESSIONS),
+    row(Always, "GET*", "", Anything, SESSIONS),
+    // What the server gets.
+    row(Same, "upstream *", "params/_meta/progressToken", Anything, TOKENS),
+    row(Same, "upstream notifications/cancelled", "params/requestId", Anything, IDS),
+    row(Same, "upstream notifications/cancelled", "params/reason", Is(&[NOBODY_WAITS]), CANCEL),
+    row(Same, "upstream notifications/cancelled", "params/_meta", Gone, CANCEL),
+];
+
+const fn row(when: When, of: &'static str, at: &'static str, how: How, since: &'static str) -> Row {
+    Row { when, of, at, how, since }
+}
+
+const CAPABILITIES: &str = "capabilities: the union of what the visible upstreams have";
+const INSTRUCTIONS: &str = "instructions: those of the visible upstreams under a heading each";
+const SERVER_INFO: &str =
+    "serverInfo (Weir's own) of initialize, of its lists, and where there is none";
+const VERSION: &str = "Weir speaks every revision";
+const RESULT_TYPE: &str = "resultType";
+const CACHING: &str = "ttlMs, cacheScope: what Weir adds or knows better, of what it lists itself";
+const MERGED: &str = "the merged order of a list";
+const UNREAD: &str = "payloads belong to the upstream's revision, and pass unread";
+const ITS_ERA: &str = "not Weir's: this server says something else in each era";
+const NO_ITEM: &str = "denied and unknown are the same answer, in Weir's words";
+const ERRORS: &str = "the words of Weir's own errors";
+const TOKENS: &str = "progress tokens";
+const IDS: &str = "ids towards an upstream are minted by Weir";
+const CANCEL: &str = "a cancellation towards an upstream; a notification needs no _meta";
+const CHANGES: &str = "Weir tells of changes itself: when a view has changed";
+const SESSIONS: &str = "legacy sessions";
+
+const IN_META: &str = "result/_meta/io.modelcontextprotocol/serverInfo";
+const NOBODY_WAITS: &str = r#""nobody waits for the answer any more""#;
+const WEIR: &str = concat!(r#"{"name":"weir","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+const VERSIONS: &str = r#"["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]"#;
+const PYTHON_LEGACY: &str = r#"{"code":0,"message":"Missing required arguments: {'name'}"}"#;
+const PYTHON_MODERN: &str = r#"{"code":-32603,"message":"Internal server error"}"#;
+const NO_PROMPT: &str = r#"{"code":-32602,"message":"Unknown prompt: nonesuch"}"#;
+const NO_TOOL: &str = r#"{"code":-32602,"message":"Unknown tool: nonesuch"}"#;
+const NO_METHOD: &str = r#"{"code":-32601,"message":"Method not found: weir/nonsense"}"#;
+const NO_PING: &str = r#"{"code":-32601,"message":"Method not found: ping"}"#;
+/// To a legacy client, and to a modern one.
+const NO_RESOURCE: [&str; 2] = [
+    r#"{"code":-32002,"message":"Resource not found","data":{"uri":"nowhere://at/all"}}"#,
+    r#"{"code":-32602,"message":"Resource not found","data":{"uri":"nowhere://at/all"}}"#,
+];
+
+/// How many servers are compared at once: more would only take each other's time.
+const AT_ONCE: usize = 2;
+
+const fn era(of: Era) -> &'static str {
+    match of {
+        Legacy => "legacy",
+        Modern => "modern",
+    }
+}
+
+/// Weir before one server, whose names stay as they are.
+fn fleet(upstream: &str, of: Era) -> Fleet {
+    let of = era(of);
+    Fleet::plain(&format!("[naming]\nmode = \"none\"\n[upstreams.real]\n{upstream}\nera = {of:?}\n"))
+}
+
+fn when(client: Era, upstream: Era) -> When {
+    match (client, upstream) {
+        (Legacy, Legacy) | (Modern, Modern) => Same,
+        (Legacy, Modern) => Down,
+        (Modern, Legacy) => Up,
+    }
+}
+
+/// The clients that speak to a server directly, each in the eras that both know.
+fn clients(server: Server) -> Vec<(Client, Era)> {
+    let clients = Client::ALL.into_iter();
+    let pairs = clients.flat_map(|client| client.eras().iter().map(move |&era| (client, era)));
+    pairs.filter(|(_, era)| server.eras().contains(era)).collect()
+}
+
+/// What was seen in one cell, and how each step ended.
+struct Seen {
+    recording: Recording,
+    /// Of what is there: an error's code is in the recording.
+    endings: Vec<bool>,
+}
+
+impl Seen {
+    fn new(recording: Recording, endings: &[String], script: &Value) -> Self {
+        let steps = script["steps"].as_array().unwrap().iter().zip(endings);
+        let known = steps.filter(|(step, _)| !is_of_nothing(&step.to_string()));
+        Self { recording, endings: known.map(|(_, ending)| ending == "done").collect() }
+    }
+}
+
+fn judge(
+    judge: &Judge<'_>,
+    cell: &str,
+    when: When,
+    direct: &Seen,
+    through: &Seen,
+    upstream: &Recording,
+) -> Vec<String> {
+    let mut trial = judge.trial(when);
+    trial.clients(&direct.recording, &through.recording);
+    if when == Same {
+        trial.upstreams(&direct.recording, upstream);
+    }
+    let mut problems = trial.problems;
+    if direct.endings != through.endings {
+        problems.push(format!("steps end {:?}, not {:?}", through.endings, direct.endings));
+    }
+    problems.into_iter().map(|problem| format!("{cell}: {problem}")).collect()
+}
+
+/// Every client before one server over Streamable HTTP.
+async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
+    let started = server.over_http().await;
+    let mut directly = Vec::new();
+    for (client, era) in clients(server) {
+        let (tap, steps) = (Tap::before(&started.url).await, script(server, era));
+        let endings = client.run(era, Target::Url(&tap.url), None, &steps).await;
+        directly.push((client, era, Seen::new(tap.take(1).await, &endings, &steps)));
+    }
+    let mut problems = Vec::new();
+    for &spoken in server.eras() {
+        let behind = Tap::before(&started.url).await;
+        let fleet = fleet(&format!("url = {:?}", behind.url), spoken);
+        let mut weir = fleet.serve().await;
+        weir.logged("listed", "real").await;
+        behind.take(0).await;
+        for (client, era, direct) in &directly {
+            let (tap, steps) = (Tap::before(&weir.endpoint).await, script(server, *era));
+            let endings = client.run(*era, Target::Url(&tap.url), None, &steps).await;
+            let through = Seen::new(tap.take(1).await, &endings, &steps);
+            let upstream = behind.take(1).await;
+            let cell = format!("{client:?} {era:?} → {server:?} {spoken:?}, HTTP");
+            problems.extend(judge(judged, &cell, when(*era, spoken), direct, &through, &upstream));
+        }
+        assert!(weir.stop().await);
+    }
+    problems
+}
+
+/// One client before one server over stdio.
+async fn over_stdio(client: Client, of: Era, server: Server, judged: &Judge<'_>) -> Vec<String> {
+    let steps = script(server, of);
+    let tap = PipeTap::new();
+    let endings = client.run(of, Target::Command(tap.around(server.command())), None, &steps).await;
+    let direct = Seen::new(tap.take(), &endings, &steps);
+
+    let (tap, behind) = (PipeTap::new(), PipeTap::new());
+    let command = behind.around(server.command());
+    let fleet = fleet(&format!("command = {:?}\nargs = {:?}", command[0], &command[1..]), of);
+    let config = fleet.folder().join("weir.toml");
+    let weir = [env!("CARGO_BIN_EXE_weir"), "stdio", "--config", config.to_str().unwrap()];
+    let command = tap.around(weir.map(str::to_owned).to_vec());
+    let endings = client.run(of, Target::Command(command), Some("real"), &steps).await;
+    let through = Seen::new(tap.take(), &endings, &steps);
+    let cell = format!("{client:?} {of:?} → {server:?}, stdio");
+    judge(judged, &cell, Same, &direct, &through, &behind.take())
+}
+
+/// Over stdio each client meets one server in each era on an ordinary day, and all of them at night.
+fn pipes() -> impl Iterator<Item = (Client, Era, Server)> {
+    let pairs = [
+        (Client::Rmcp, Legacy, Server::Everything),
+        (Client::Rmcp, Modern, Server::Python2),
+        (Client::TypeScript1, Legacy, Server::Python1),
+        (Client::TypeScript2, Legacy, Server::Python2),
+        (Client::TypeScript2, Modern, Server::Sdk2),
+        (Client::Python1, Legacy, Server::Sdk2),
+        (Client::Python2, Legacy, Server::Everything),
+        (Client::Python2, Modern, Server::Sdk2),
+    ];
+    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
+    let all = Server::ALL.into_iter().flat_map(|server| {
+        clients(server).into_iter().map(move |(client, era)| (client, era, server))
+    });
+    all.filter(move |cell| is_night || pairs.contains(cell))
+}
+
+#[tokio::test]
+async fn every_client_exchanges_the_same_frames_with_a_server_directly_and_through_weir() {
+    let judge = &Judge::new(OWNED);
+    let http = Server::ALL.into_iter().map(|server| over_http(server, judge).boxed_local());
+    let pipes =
+        pipes().map(|(client, era, server)| over_stdio(client, era, server, judge).boxed_local());
+    let cells = stream::iter(http.chain(pipes)).buffer_unordered(AT_ONCE);
+    let problems = LocalSet::new().run_until(cells.collect::<Vec<_>>()).await;
+    let problems = [problems.concat(), judge.unused()].concat();
+    assert!(problems.is_empty(), "{} differences:\n{}", problems.len(), problems.join("\n"));
+}

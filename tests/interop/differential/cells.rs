@@ -1,0 +1,121 @@
+//! Which clients and servers there are, and how each is started.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::rmcp;
+use crate::fleet::{Log, soon};
+use crate::parts::{Started, everything, everything_over_http, part, python, script, sdk2};
+use crate::pipe::Era::{self, Legacy, Modern};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// Of the TypeScript SDK v1.
+    Everything,
+    /// Of the TypeScript SDK v2.
+    Sdk2,
+    Python1,
+    Python2,
+}
+
+impl Server {
+    pub(crate) const ALL: [Self; 4] = [Self::Everything, Self::Sdk2, Self::Python1, Self::Python2];
+
+    pub(crate) fn eras(self) -> &'static [Era] {
+        match self {
+            Self::Everything | Self::Python1 => &[Legacy],
+            Self::Sdk2 | Self::Python2 => &[Legacy, Modern],
+        }
+    }
+
+    /// The command line that runs it over stdio.
+    pub(crate) fn command(self) -> Vec<String> {
+        let (runs_on, program) = match self {
+            Self::Everything => ("bin/node", everything()),
+            Self::Sdk2 => ("bin/node", script("sdk2_server.mjs")),
+            Self::Python1 => ("mcp1/bin/python", script("python_server.py")),
+            Self::Python2 => ("mcp2/bin/python", script("python_server.py")),
+        };
+        let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
+        vec![text(part(runs_on)), text(program), "stdio".to_owned()]
+    }
+
+    pub(crate) async fn over_http(self) -> Started {
+        match self {
+            Self::Everything => everything_over_http().await,
+            Self::Sdk2 => sdk2().await,
+            Self::Python1 => python("mcp1").await,
+            Self::Python2 => python("mcp2").await,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    Rmcp,
+    TypeScript1,
+    TypeScript2,
+    Python1,
+    Python2,
+}
+
+/// What a client is pointed at.
+pub(crate) enum Target<'a> {
+    Url(&'a str),
+    Command(Vec<String>),
+}
+
+impl Client {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Rmcp, Self::TypeScript1, Self::TypeScript2, Self::Python1, Self::Python2];
+
+    pub(crate) fn eras(self) -> &'static [Era] {
+        match self {
+            Self::TypeScript1 | Self::Python1 => &[Legacy],
+            Self::Rmcp | Self::TypeScript2 | Self::Python2 => &[Legacy, Modern],
+        }
+    }
+
+    /// Takes the script's steps and returns how each ended. Over stdio everybody that was started has
+    /// ended then; `upstream` is what Weir has to have listed before, if it is Weir.
+    pub(crate) async fn run(
+        self,
+        era: Era,
+        target: Target<'_>,
+        upstream: Option<&str>,
+        steps: &Value,
+    ) -> Vec<String> {
+        let (runs_on, program) = match self {
+            Self::Rmcp => return rmcp::run(era, target, upstream, steps).await,
+            Self::TypeScript1 => ("bin/node", "clients/sdk1.mjs"),
+            Self::TypeScript2 => ("bin/node", "clients/sdk2.mjs"),
+            Self::Python1 => ("mcp1/bin/python", "clients/sdk1.py"),
+            Self::Python2 => ("mcp2/bin/python", "clients/sdk2.py"),
+        };
+        let mut command = Command::new(part(runs_on));
+        command.arg(script(program)).arg("--era");
+        command.arg(if era == Legacy { "legacy" } else { "modern" });
+        match target {
+            Target::Url(url) => command.args(["--wire", "http", url]),
+            Target::Command(line) => command.args(["--wire", "stdio"]).args(line),
+        };
+        command.env("SCRIPT", steps.to_string()).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut log = Log::of(child.stderr.take().unwrap());
+        if let Some(upstream) = upstream {
+            log.logged("listed", upstream).await;
+        }
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"go\n").await.unwrap();
+        // The end of the log is the end of all that share it.
+        let (output, log) =
+            soon(async { tokio::join!(child.wait_with_output(), log.rest()) }).await;
+        let output = output.unwrap();
+        assert!(output.status.success(), "{self:?}, {era:?}: {log}");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{self:?}: {log}"))
+    }
+}

@@ -1,0 +1,194 @@
+//! What went over a wire: each message of the asking side, with all that came for it.
+//!
+//! Messages are kept as they were written; nothing here reads a payload. Whose a message of the
+//! answering side is, its id or its progress token tells where the wire does not.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// A conversation, as it was seen between its two sides.
+#[derive(Debug, Default)]
+pub(crate) struct Recording {
+    /// In the order in which they were asked.
+    pub(crate) exchanges: Vec<Exchange>,
+    /// What the answering side said for nobody's request, in its order.
+    pub(crate) unasked: Vec<String>,
+    /// Requests of HTTP that carry no message: a verb and the status that it got.
+    pub(crate) verbs: Vec<String>,
+}
+
+/// A message of the asking side.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Exchange {
+    pub(crate) message: String,
+    /// Those of HTTP that are MCP's own.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) status: Option<u16>,
+    /// What came for it, in its order.
+    pub(crate) answers: Vec<String>,
+    /// Whether the asking side left before its stream had ended.
+    pub(crate) left: bool,
+}
+
+impl Recording {
+    /// Sorts the lines of a pipe: those that were sent, and those that came back.
+    pub(crate) fn of_lines(sent: &str, came: &str) -> Self {
+        let mut exchanges: Vec<_> = sent.lines().map(Exchange::of).collect();
+        let mut unasked = Vec::new();
+        for line in came.lines() {
+            match exchanges.iter_mut().find(|exchange| exchange.is_for(line)) {
+                Some(exchange) => exchange.answers.push(line.to_owned()),
+                None => unasked.push(line.to_owned()),
+            }
+        }
+        Self { exchanges, unasked, verbs: Vec::new() }.in_order()
+    }
+
+    /// How many requests were given up, each in its era's way for this wire.
+    pub(crate) fn given_up(&self) -> usize {
+        let given_up = |exchange: &&Exchange| exchange.is_cancel() || exchange.was_left();
+        self.exchanges.iter().filter(given_up).count()
+    }
+
+    /// Puts a cancellation behind what it cancels: over HTTP it overtakes, or is overtaken by, the next
+    /// request. What a server tells of a call that is cancelled is a matter of luck from then on.
+    pub(crate) fn in_order(mut self) -> Self {
+        let (cancels, mut rest): (Vec<_>, Vec<_>) =
+            self.exchanges.into_iter().partition(Exchange::is_cancel);
+        for exchange in &mut rest {
+            if exchange.was_left() || cancels.iter().any(|cancel| cancel.cancels(exchange)) {
+                exchange.answers.truncate(1);
+                self.unasked.retain(|told| !exchange.is_for(told));
+            }
+        }
+        for cancel in cancels {
+            let place = rest.iter().position(|exchange| cancel.cancels(exchange));
+            rest.insert(place.map_or(rest.len(), |place| place + 1), cancel);
+        }
+        self.exchanges = rest;
+        self
+    }
+}
+
+impl Exchange {
+    pub(crate) fn of(message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..Self::default() }
+    }
+
+    /// Empty for an answer.
+    pub(crate) fn method(&self) -> &str {
+        at(&self.message, &["method"]).unwrap_or_default().trim_matches('"')
+    }
+
+    fn is_cancel(&self) -> bool {
+        self.method() == "notifications/cancelled"
+    }
+
+    fn is_for(&self, line: &str) -> bool {
+        let (id, token) = (at(&self.message, &["id"]), at(&self.message, &TOKEN));
+        if self.method().is_empty() {
+            return false;
+        }
+        match at(line, &["method"]) {
+            None => id.is_some() && at(line, &["id"]) == id,
+            Some(_) => token.is_some() && at(line, &["params", "progressToken"]) == token,
+        }
+    }
+
+    /// Whether a modern client cancelled it over HTTP. In the legacy era, that says nothing.
+    pub(crate) fn was_left(&self) -> bool {
+        let is_answer = |answer: &String| at(answer, &["method"]).is_none();
+        let is_answered = self.answers.iter().any(is_answer);
+        self.left && !is_answered && at(&self.message, &MODERN).is_some()
+    }
+
+    pub(crate) fn cancels(&self, other: &Self) -> bool {
+        self.is_cancel()
+            && at(&self.message, &["params", "requestId"]) == at(&other.message, &["id"])
+    }
+}
+
+/// What only a modern request has.
+const MODERN: [&str; 3] = ["params", "_meta", "io.modelcontextprotocol/protocolVersion"];
+
+/// Where a request has its progress token.
+const TOKEN: [&str; 3] = ["params", "_meta", "progressToken"];
+
+/// What an object holds at a path, as it is written there.
+pub(crate) fn at<'a>(text: &'a str, path: &[&str]) -> Option<&'a str> {
+    path.iter().try_fold(text, |text, name| {
+        members(text)?.into_iter().find_map(|(member, value)| (member == *name).then_some(value))
+    })
+}
+
+/// The members of an object in their order, as they are written; nothing if it is no object.
+pub(crate) fn members(text: &str) -> Option<Vec<(String, &str)>> {
+    serde_json::from_str(text).ok().map(|Members(members)| members)
+}
+
+/// The elements of an array, as they are written; nothing if it is no array.
+pub(crate) fn elements(text: &str) -> Option<Vec<&str>> {
+    let elements: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+    Some(elements.into_iter().map(RawValue::get).collect())
+}
+
+struct Members<'a>(Vec<(String, &'a str)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Members<'de>;
+
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some((name, value)) = from.next_entry::<String, &RawValue>()? {
+                    members.push((name, value.get()));
+                }
+                Ok(Members(members))
+            }
+        }
+        from.deserialize_map(Reader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_sorted_by_whom_they_are_for() {
+        let call = r#"{"id":1,"method":"tools/call","params":{"_meta":{"progressToken":7}}}"#;
+        let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#;
+        let get = r#"{"id":"1","method":"prompts/get","params":{}}"#;
+        let note =
+            r#"{"method":"notifications/progress","params":{"progressToken":7,"progress":1}}"#;
+        let late = r#"{"id":1,"result":{}}"#;
+        let (got, told) = (r#"{"id":"1","result":{}}"#, r#"{"method":"notifications/message"}"#);
+        let recording = Recording::of_lines(
+            &[call, get, cancel].join("\n"),
+            &[note, told, note, late, got].join("\n"),
+        );
+        let seen: Vec<_> = recording
+            .exchanges
+            .iter()
+            .map(|exchange| (exchange.message.as_str(), exchange.answers.as_slice()))
+            .collect();
+        let (first, answer) = ([note.to_owned()], [got.to_owned()]);
+        assert_eq!(seen, [(call, &first[..]), (cancel, &[]), (get, &answer)]);
+        assert_eq!(recording.unasked, [told]);
+
+        // Over HTTP a late note comes on whatever stream there is.
+        let exchanges = [call, get, cancel].map(Exchange::of).to_vec();
+        let unasked = [note, told].map(str::to_owned).to_vec();
+        let recording = Recording { exchanges, unasked, verbs: Vec::new() }.in_order();
+        assert_eq!(recording.unasked, [told]);
+    }
+}

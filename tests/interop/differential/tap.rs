@@ -1,0 +1,299 @@
+//! What lies on a wire and writes down what passes: a proxy for HTTP, and a pair of `tee` for pipes.
+//!
+//! Both hand on every byte as it comes, and neither reads what it hands on before it has.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::recording::{Exchange, Recording, at};
+use crate::fleet::PATIENCE;
+
+// === Over HTTP ===
+
+/// A proxy in front of one server.
+pub(crate) struct Tap {
+    pub(crate) url: String,
+    log: Arc<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    seen: watch::Sender<Vec<Seen>>,
+    /// How many of them were taken.
+    taken: AtomicUsize,
+}
+
+/// A request of HTTP.
+#[derive(Debug)]
+struct Seen {
+    verb: Method,
+    exchange: Exchange,
+    is_open: bool,
+}
+
+impl Seen {
+    /// Whether its answer is still to come; a listen goes on for as long as it likes.
+    fn is_open(&self) -> bool {
+        let is_listen = self.exchange.method() == "subscriptions/listen";
+        self.verb == Method::POST && self.is_open && !is_listen
+    }
+}
+
+impl Tap {
+    /// Listens on a port of its own; needs a `LocalSet`.
+    pub(crate) async fn before(url: &str) -> Self {
+        let (server, path) =
+            url.strip_prefix("http://").and_then(|rest| rest.split_once('/')).unwrap();
+        let (server, log) = (server.to_owned(), Arc::new(Log::default()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/{path}", listener.local_addr().unwrap());
+        let proxy = Arc::clone(&log);
+        tokio::task::spawn_local(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (server, log) = (server.clone(), Arc::clone(&proxy));
+                let service = service_fn(move |request| {
+                    let (server, log) = (server.clone(), Arc::clone(&log));
+                    async move { Ok::<_, Infallible>(pass(request, server, log).await) }
+                });
+                let serving = hyper::server::conn::http1::Builder::new();
+                let serving = serving.serve_connection(TokioIo::new(client), service);
+                tokio::task::spawn_local(async move { drop(serving.await) });
+            }
+        });
+        Self { url, log }
+    }
+
+    /// What has passed since this was last asked for, once so many calls were given up and every POST
+    /// has ended.
+    pub(crate) async fn take(&self, given_up: usize) -> Recording {
+        let from = self.log.taken.load(Relaxed);
+        let mut changes = self.log.seen.subscribe();
+        let is_whole = |seen: &Vec<Seen>| {
+            let recording = Recording::of(&seen[from..]);
+            let is_open = seen[from..].iter().any(Seen::is_open);
+            !is_open && recording.given_up() >= given_up
+        };
+        let whole = tokio::time::timeout(PATIENCE, changes.wait_for(is_whole)).await;
+        let Ok(Ok(seen)) = whole else {
+            panic!("{given_up} given up and none open: {:#?}", &self.log.seen.borrow()[from..]);
+        };
+        self.log.taken.store(seen.len(), Relaxed);
+        Recording::of(&seen[from..]).in_order()
+    }
+}
+
+impl Recording {
+    fn of(seen: &[Seen]) -> Self {
+        let mut recording = Self::default();
+        for Seen { verb, exchange, .. } in seen {
+            if verb == Method::POST {
+                recording.exchanges.push(exchange.clone());
+            } else {
+                let status = exchange.status.map_or("nothing".to_owned(), |it| it.to_string());
+                recording.verbs.push(format!("{verb} {status}"));
+                let told = exchange.answers.iter().filter(|told| at(told, &["method"]).is_some());
+                recording.unasked.extend(told.cloned());
+            }
+        }
+        // When a stream opens beside the requests is a matter of luck.
+        recording.verbs.sort();
+        recording
+    }
+}
+
+type Answer = http_body_util::combinators::UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// Hands one request on, and its answer back.
+async fn pass(request: Request<Incoming>, server: String, log: Arc<Log>) -> Response<Answer> {
+    let (mut head, body) = request.into_parts();
+    let mut writing = Writing::begin(Arc::clone(&log), &head.method);
+    let Ok(body) = body.collect().await else {
+        return broken();
+    };
+    let body = body.to_bytes();
+    let mcp = |name: &str| name.starts_with("mcp-") && name != "mcp-session-id";
+    let headers = head.headers.iter().filter(|(name, _)| mcp(name.as_str()));
+    let headers: Vec<_> = headers
+        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into()))
+        .collect();
+    writing.note(|exchange| {
+        exchange.message = String::from_utf8_lossy(&body).into();
+        exchange.headers = headers;
+    });
+    head.headers.insert(HOST, server.parse().unwrap());
+    head.headers.remove(CONNECTION);
+    let Ok(wire) = TcpStream::connect(&server).await else {
+        return broken();
+    };
+    let Ok((mut send, serving)) = hyper::client::conn::http1::handshake(TokioIo::new(wire)).await
+    else {
+        return broken();
+    };
+    tokio::task::spawn_local(async move { drop(serving.await) });
+    let Ok(answer) = send.send_request(Request::from_parts(head, Full::new(body))).await else {
+        return broken();
+    };
+
+    let (mut head, body) = answer.into_parts();
+    writing.note(|exchange| exchange.status = Some(head.status.as_u16()));
+    if body.is_end_stream() {
+        writing.end();
+    }
+    let kind = head.headers.get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap());
+    writing.is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
+    head.headers.remove(TRANSFER_ENCODING);
+    head.headers.remove(CONNECTION);
+    // Kept until the answer has ended: a client of hyper's that is dropped hangs up.
+    let passing = (body, writing, send);
+    let frames = stream::unfold(passing, |(mut body, mut writing, send)| async move {
+        match body.frame().await {
+            Some(Ok(frame)) => {
+                writing.take(frame.data_ref().unwrap_or(&Bytes::new()));
+                // Nobody asks for more than the length that the head has told.
+                if body.is_end_stream() {
+                    writing.end();
+                }
+                Some((Ok(frame), (body, writing, send)))
+            }
+            Some(Err(error)) => Some((Err(error), (body, writing, send))),
+            None => {
+                writing.end();
+                None
+            }
+        }
+    });
+    Response::from_parts(head, BodyExt::boxed_unsync(StreamBody::new(frames)))
+}
+
+fn broken() -> Response<Answer> {
+    let body = Full::new(Bytes::new()).map_err(|never: Infallible| match never {});
+    let mut response = Response::new(BodyExt::boxed_unsync(body));
+    *response.status_mut() = hyper::StatusCode::BAD_GATEWAY;
+    response
+}
+
+/// Writes one request down; dropped before its answer has ended, it says that the client left.
+struct Writing {
+    log: Arc<Log>,
+    place: usize,
+    is_stream: bool,
+    has_ended: bool,
+    /// What came and is no whole event or body yet.
+    rest: Vec<u8>,
+}
+
+impl Writing {
+    fn begin(log: Arc<Log>, verb: &Method) -> Self {
+        let place = log.seen.borrow().len();
+        let seen = Seen { verb: verb.clone(), exchange: Exchange::default(), is_open: true };
+        log.seen.send_modify(|all| all.push(seen));
+        Self { log, place, is_stream: false, has_ended: false, rest: Vec::new() }
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Exchange)) {
+        self.log.seen.send_modify(|seen| change(&mut seen[self.place].exchange));
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.rest.extend(bytes.iter().filter(|byte| **byte != b'\r'));
+        while self.is_stream
+            && let Some(end) = self.rest.windows(2).position(|two| two == b"\n\n")
+        {
+            let event: Vec<_> = self.rest.drain(..end + 2).collect();
+            let event = String::from_utf8(event).unwrap();
+            let data = event.lines().filter_map(|line| line.strip_prefix("data:"));
+            let data: Vec<_> = data.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+            self.say(data.join("\n"));
+        }
+    }
+
+    fn say(&self, message: String) {
+        // An event without data, a text for people and an empty body say nothing.
+        if message.starts_with(['{', '[']) {
+            self.note(|exchange| exchange.answers.push(message));
+        }
+    }
+
+    fn end(&mut self) {
+        if !std::mem::replace(&mut self.has_ended, true) && !self.is_stream {
+            self.say(String::from_utf8_lossy(&self.rest).into());
+        }
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.log.seen.send_modify(|seen| {
+            seen[self.place].is_open = false;
+            seen[self.place].exchange.left = !self.has_ended;
+        });
+    }
+}
+
+// === Over pipes ===
+
+/// Between a program and whoever starts it. It may be started more than once.
+pub(crate) struct PipeTap {
+    folder: tempfile::TempDir,
+}
+
+/// Each start gets a folder of its own. It is on POSIX's shell alone, and ends when its input does.
+const TEE: &str = r#"n=0
+while ! mkdir "$0/$n" 2>/dev/null; do n=$((n + 1)); done
+tee "$0/$n/sent" | "$@" | tee "$0/$n/came""#;
+
+impl PipeTap {
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::TempDir::new().unwrap() }
+    }
+
+    /// The command line that starts a command with the tap around it.
+    pub(crate) fn around(&self, command: Vec<String>) -> Vec<String> {
+        let folder = self.folder.path().to_str().unwrap();
+        ["sh", "-c", TEE, folder].map(str::to_owned).into_iter().chain(command).collect()
+    }
+
+    /// All that has passed, once everybody who was started has ended.
+    pub(crate) fn take(self) -> Recording {
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+        let starts = (0..).map(|start: u32| self.folder.path().join(start.to_string()));
+        let mut all = Recording::default();
+        for start in starts.take_while(|start| Path::is_dir(start)) {
+            let start = Recording::of_lines(&read(start.join("sent")), &read(start.join("came")));
+            all.exchanges.extend(start.exchanges);
+            all.unasked.extend(start.unasked);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_in_whatever_pieces_they_come() {
+        let text = "event: message\r\nid: 1\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\n: still here\n\ndata:\n\ndata:{}\n\n";
+        for size in [1, 7, text.len()] {
+            let log = Arc::new(Log::default());
+            let mut writing = Writing::begin(Arc::clone(&log), &Method::POST);
+            writing.is_stream = true;
+            text.as_bytes().chunks(size).for_each(|piece| writing.take(piece));
+            assert_eq!(log.seen.borrow()[0].exchange.answers, ["{\"a\":\n1}", "{}"]);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+"""The steps of a script, one after the other, with a client of either Python SDK.
+
+What goes over the wire is recorded outside; this says only how each step ended. The README beside
+`parts` has the steps. Knows nothing of: the servers, what is right.
+"""
+
+import json
+import os
+
+import anyio
+
+# `{ capabilities, steps }`; without it the program does its task.
+SCRIPT = json.loads(os.environ.get("SCRIPT", "null"))
+
+# What a client with that capability answers.
+ANSWERS = {
+    "elicitation": {"action": "accept", "content": {"name": "Ada", "confirmed": True}},
+    "sampling": {
+        "role": "assistant",
+        "model": "none",
+        "content": {"type": "text", "text": "It holds water back."},
+    },
+    "roots": {"roots": [{"uri": "file:///weir", "name": "weir"}]},
+}
+
+# How each step ended.
+endings = []
+
+LISTS = {
+    "prompts/list": "list_prompts",
+    "tools/list": "list_tools",
+    "resources/list": "list_resources",
+    "resources/templates/list": "list_resource_templates",
+}
+
+
+def callbacks(types):
+    """How a client with the script's capabilities answers, as its constructor's arguments."""
+
+    def answering(name, result):
+        async def answer(*_):
+            return getattr(types, result).model_validate(ANSWERS[name])
+
+        return answer
+
+    known = {
+        "elicitation": ("elicitation_callback", "ElicitResult"),
+        "sampling": ("sampling_callback", "CreateMessageResult"),
+        "roots": ("list_roots_callback", "ListRootsResult"),
+    }
+    wanted = SCRIPT["capabilities"] if SCRIPT else {}
+    return {known[name][0]: answering(name, known[name][1]) for name in wanted}
+
+
+async def take(*, list_page, ping, get, complete, read, call, cancelled, request, level, subscribe, unsubscribe, heard, error):
+    """Takes the steps. What differs between the SDKs is given; `error` is what they raise."""
+
+    async def list_all(step):
+        cursor = None
+        while True:
+            page = await list_page(LISTS[step["method"]], cursor)
+            cursor = page.model_dump(by_alias=True).get("nextCursor")
+            if cursor is None:
+                return
+
+    async def ignore(*_):
+        pass
+
+    async def cancel_at_progress(step):
+        progressed = anyio.Event()
+
+        async def on_progress(*_):
+            progressed.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, step["params"], on_progress)
+            await progressed.wait()
+            await cancelled()
+            tasks.cancel_scope.cancel()
+
+    kinds = {
+        "ping": lambda step: ping(),
+        "list": list_all,
+        "get": lambda step: get(step["params"]),
+        "complete": lambda step: complete(step["params"]["ref"], step["params"]["argument"]),
+        "read": lambda step: read(step["params"]["uri"]),
+        "call": lambda step: call(step["params"], None),
+        "call with progress": lambda step: call(step["params"], ignore),
+        "cancel at progress": cancel_at_progress,
+        "request": lambda step: request(step["method"], step.get("params")),
+        "log level": lambda step: level(step["level"]),
+        "subscribe": lambda step: subscribe(step["uri"]),
+        "hear of an update": lambda step: heard(),
+        "unsubscribe": lambda step: unsubscribe(step["uri"]),
+    }
+    for step in SCRIPT["steps"]:
+        try:
+            await kinds[step["do"]](step)
+            endings.append("done")
+        except error as refusal:
+            endings.append(f"refused: {refusal.error.code}")
+    print(json.dumps(endings), flush=True)
+
+
+def was_taken():
+    """Whether every step was taken."""
+    return len(endings) == len(SCRIPT["steps"])
