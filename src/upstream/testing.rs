@@ -29,6 +29,7 @@ use super::{
 };
 use crate::json::Object;
 use crate::mcp::call::{Call, Caller, Method as CallMethod, Outcome, Reply};
+use crate::mcp::capabilities;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 
@@ -258,7 +259,11 @@ pub(super) fn call(revision: Revision) -> Call {
         params: Object::parse(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"x":1}}"#)
             .expect("params"),
         // What the kept connection is opened with, so that calls go over that one.
-        caller: Caller { abilities: Abilities::ALL, ..Caller::plain(revision) },
+        caller: Caller {
+            abilities: Abilities::ALL,
+            capabilities: capabilities::OWN.into(),
+            ..Caller::plain(revision)
+        },
     }
 }
 

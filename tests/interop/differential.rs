@@ -132,7 +132,9 @@ const fn era(of: Era) -> &'static str {
 /// Weir before one server, whose names stay as they are.
 fn fleet(upstream: &str, of: Era) -> Fleet {
     let of = era(of);
-    Fleet::plain(&format!("[naming]\nmode = \"none\"\n[upstreams.real]\n{upstream}\nera = {of:?}\n"))
+    Fleet::plain(&format!(
+        "[naming]\nmode = \"none\"\n[upstreams.real]\n{upstream}\nera = {of:?}\n"
+    ))
 }
 
 fn when(client: Era, upstream: Era) -> When {

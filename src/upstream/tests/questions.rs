@@ -51,7 +51,7 @@ impl Running {
 
 /// A caller that can be asked everything.
 fn able(revision: Revision) -> Caller {
-    Caller { abilities: Abilities::ALL, ..Caller::plain(revision) }
+    call(revision).caller
 }
 
 fn by(caller: Caller) -> Call {
