@@ -127,6 +127,7 @@ struct Source {
     /// Per kind; `None` until it is listed for the first time.
     shelves: [Option<Shelf>; 4],
     completes: bool,
+    logs: bool,
 }
 
 impl Catalog {
@@ -162,6 +163,17 @@ impl Catalog {
         let Some(at) = self.place_of(upstream) else { return };
         let writer = &mut *self.write();
         writer.sources[at].completes = completions;
+        for viewer in &writer.viewers {
+            let view = View::clone(&viewer.feed.borrow());
+            viewer.show(&self.settings, &writer.sources, view);
+        }
+    }
+
+    /// Tells whether the upstream sends log messages.
+    pub fn set_logging(&self, upstream: &UpstreamName, logging: bool) {
+        let Some(at) = self.place_of(upstream) else { return };
+        let writer = &mut *self.write();
+        writer.sources[at].logs = logging;
         for viewer in &writer.viewers {
             let view = View::clone(&viewer.feed.borrow());
             viewer.show(&self.settings, &writer.sources, view);
@@ -311,6 +323,10 @@ impl Viewer {
         view.completions = settings.outlets.iter().zip(sources).any(|(outlet, source)| {
             let shows = |kind: Kind| !view.tables[kind.index()].of(&outlet.name).is_empty();
             source.completes && (shows(Kind::Prompt) || shows(Kind::Template))
+        });
+        view.logging = settings.outlets.iter().zip(sources).any(|(outlet, source)| {
+            let shows = |kind: Kind| !view.tables[kind.index()].of(&outlet.name).is_empty();
+            source.logs && Kind::ALL.into_iter().any(shows)
         });
         self.feed.send_if_modified(|shown| {
             let visible = !view.looks_like(shown);

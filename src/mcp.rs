@@ -7,6 +7,7 @@
 pub mod call;
 pub mod item;
 pub mod kind;
+pub mod log;
 pub mod name;
 pub mod note;
 pub mod pattern;

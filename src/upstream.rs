@@ -25,6 +25,7 @@ pub mod host;
 mod http;
 mod inbox;
 mod legacy;
+mod levels;
 pub mod library;
 mod life;
 mod mirror;
@@ -195,6 +196,8 @@ pub struct About {
     pub topics: [bool; 3],
     /// Whether it completes arguments.
     pub completions: bool,
+    /// Whether it sends log messages.
+    pub logging: bool,
 }
 
 impl About {

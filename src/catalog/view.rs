@@ -29,6 +29,7 @@ pub struct View {
     /// Per kind: when the first of the lists that it was made from becomes stale.
     pub(super) fresh_until: [Option<Instant>; 4],
     pub(super) completions: bool,
+    pub(super) logging: bool,
     settings: Arc<Settings>,
     /// For URIs that nobody lists; everything else was filtered when the tables were made.
     filter: Arc<dyn Filter>,
@@ -41,6 +42,7 @@ impl View {
             missing: std::array::from_fn(|_| Arc::from([])),
             fresh_until: [None; 4],
             completions: false,
+            logging: false,
             settings,
             filter,
         }
@@ -129,6 +131,11 @@ impl View {
         self.completions
     }
 
+    /// Whether an upstream of which this view shows something sends log messages.
+    pub fn logging(&self) -> bool {
+        self.logging
+    }
+
     /// Upstreams that this role can reach and that have not been listed yet.
     pub fn missing(&self, kind: Kind) -> &[UpstreamName] {
         &self.missing[kind.index()]
@@ -145,6 +152,7 @@ impl View {
         self.tables.iter().zip(&other.tables).all(|(a, b)| same_table(a, b))
             && self.missing == other.missing
             && self.completions == other.completions
+            && self.logging == other.logging
     }
 
     /// Whether the URI may be asked of this upstream, listed or not.

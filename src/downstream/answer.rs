@@ -14,9 +14,10 @@ use futures::{FutureExt, StreamExt};
 use hyper::StatusCode;
 
 use super::encode;
-use crate::json::{self, Object};
+use crate::json;
 use crate::mcp::call::{Body, Broken};
-use crate::mcp::note::{NoteStream, Notes};
+use crate::mcp::log::Wanted;
+use crate::mcp::note::{Note, NoteStream, Notes};
 use crate::rpc::{self, Id};
 
 /// A JSON-RPC answer.
@@ -60,9 +61,10 @@ pub(super) struct Call {
     pub(super) progress: Option<Progress>,
 }
 
-/// Progress beside a call, under the client's own token.
+/// Notes beside a call: progress under the client's own token.
 pub(super) struct Progress {
-    token: Id,
+    /// `None` where the client did not ask for progress: then there is none.
+    token: Option<Id>,
     notes: NoteStream,
 }
 
@@ -147,31 +149,36 @@ impl Call {
 }
 
 impl Progress {
-    /// Where an upstream's side puts notes, and where the client's wire takes them if it asked.
-    pub(super) fn channel(token: Option<Id>) -> (Notes, Option<Self>) {
-        match token {
-            None => (Notes::unheard(), None),
-            Some(token) => {
-                let (notes, stream) = Notes::channel();
-                (notes, Some(Self { token, notes: stream }))
-            }
+    /// Where an upstream's side puts notes, and where the client's wire takes them if it wants any.
+    pub(super) fn channel(token: Option<Id>, logs: Wanted) -> (Notes, Option<Self>) {
+        if token.is_none() && logs.least().is_none() {
+            return (Notes::unheard(), None);
         }
+        let (notes, stream) = Notes::open(token.is_some(), logs);
+        (notes, Some(Self { token, notes: stream }))
     }
 
     /// The next notification. Never ends: race it with the answer. Cancel-safe.
     pub(super) async fn next(&mut self) -> Bytes {
         let note = self.notes.next().await;
-        notification(&self.token, note)
+        notification(self.token.as_ref(), note)
     }
 
     /// Those that are left, once the answer is there.
     pub(super) fn rest(self) -> impl Iterator<Item = Bytes> {
         let Self { token, notes } = self;
-        notes.rest().into_iter().map(move |note| notification(&token, note))
+        notes.rest().into_iter().map(move |note| notification(token.as_ref(), note))
     }
 }
 
-fn notification(token: &Id, mut note: Object) -> Bytes {
-    note.set("progressToken", token.as_bytes().clone());
-    rpc::write_notification("notifications/progress", &json::on_one_line(note.to_bytes()))
+fn notification(token: Option<&Id>, note: Note) -> Bytes {
+    match note {
+        Note::Progress(mut params) => {
+            let token = token.expect("there is no progress without a token");
+            params.set("progressToken", token.as_bytes().clone());
+            let params = json::on_one_line(params.to_bytes());
+            rpc::write_notification("notifications/progress", &params)
+        }
+        Note::Log(params) => rpc::write_notification("notifications/message", &params),
+    }
 }

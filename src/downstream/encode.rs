@@ -79,6 +79,9 @@ pub(super) fn capabilities(view: &View, completions: bool) -> Object {
     if completions && view.completions() {
         capabilities.set("completions", "{}");
     }
+    if view.logging() {
+        capabilities.set("logging", "{}");
+    }
     capabilities
 }
 

@@ -23,6 +23,7 @@ use crate::json::Object;
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Client, Method, Outcome, Reply};
 use crate::mcp::kind::Kind;
+use crate::mcp::log::{Level, Wanted};
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{Id, Request, code};
@@ -39,6 +40,8 @@ pub(super) struct Peer {
     capabilities: Bytes,
     abilities: Abilities,
     pub(super) client: Client,
+    /// Which log messages it wants.
+    logs: Wanted,
 }
 
 /// Opens a conversation: settles its revision and tells what can be asked.
@@ -67,6 +70,7 @@ pub(super) fn initialize(
         abilities: Abilities::read(&capabilities),
         capabilities: capabilities.to_bytes(),
         client,
+        logs: Wanted::undecided(),
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
@@ -110,7 +114,7 @@ pub(super) fn serve(
     let Some(open) = calls.open(&id) else {
         return refuse(&id_in_use());
     };
-    let (notes, progress) = Progress::channel(owned.progress_token);
+    let (notes, progress) = Progress::channel(owned.progress_token, peer.logs.clone());
     let caller = Caller {
         revision: peer.revision,
         info: peer.info.clone(),
@@ -144,6 +148,12 @@ async fn answer(
     }
     if let Some(kind) = Kind::of_list_method(method) {
         return list(guest, id, kind, &params).await;
+    }
+    if method == "logging/setLevel" && guest.view().logging() {
+        let level = params.get("level").and_then(Level::parse);
+        let level = level.ok_or_else(|| invalid_params("`level` must be a level, such as \"info\""))?;
+        caller.notes.logs().decide(level);
+        return Ok(Answer::result(id, b"{}"));
     }
     match Method::of(method) {
         // What is not declared is not there.

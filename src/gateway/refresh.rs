@@ -139,6 +139,7 @@ impl Refresh {
                     return;
                 }
                 self.catalog.set_completions(self.upstream.name(), about.completions);
+                self.catalog.set_logging(self.upstream.name(), about.logging);
                 self.read = *self.changes.borrow_and_update();
                 for plan in &mut self.topics {
                     plan.due = Some(Instant::now());

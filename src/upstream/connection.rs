@@ -18,6 +18,7 @@ use crate::json::Object;
 use crate::mcp::call::{Call, Method, Outcome, Reply};
 use crate::mcp::code;
 use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::log::Level;
 use crate::mcp::revision::{Era, Revision};
 
 /// What a server said of itself when the connection was opened.
@@ -29,6 +30,7 @@ pub(super) struct Introduction {
     /// Of which topics it tells changes.
     pub(super) tells: [bool; 3],
     pub(super) completions: bool,
+    pub(super) logging: bool,
 }
 
 impl Introduction {
@@ -45,6 +47,7 @@ impl Introduction {
             topics: Topic::ALL.map(|topic| declared(topic).is_some()),
             tells: Topic::ALL.map(tells),
             completions,
+            logging: capabilities.has("logging"),
         }
     }
 }
@@ -96,7 +99,7 @@ impl Connection {
         };
         let request = wired.dress(call);
         let sent = request.headers.clone();
-        let answer = wired.ask(request).await?;
+        let answer = wired.ask_logging(call, request).await?;
         let mismatch = matches!(
             &answer.outcome,
             Outcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
@@ -109,7 +112,7 @@ impl Connection {
         if request.headers == sent {
             return Ok(wired.reply(answer));
         }
-        Ok(wired.reply(wired.ask(request).await?))
+        Ok(wired.reply(wired.ask_logging(call, request).await?))
     }
 
     /// Lists a kind that the other side declares, through all pages.
@@ -154,8 +157,8 @@ impl Wired {
         headers: &HeaderMap,
     ) -> Result<Self, Failure> {
         let dialect = match introduction.revision.era() {
-            Era::Legacy => Dialect::Legacy(legacy::Dialect::new(&introduction, headers)),
-            Era::Modern => Dialect::Modern(modern::Dialect::new(&introduction, headers)),
+            Era::Legacy => Dialect::Legacy(legacy::Dialect::new(&introduction, headers, &wire)),
+            Era::Modern => Dialect::Modern(modern::Dialect::new(&introduction, headers, &wire)),
         };
         match &dialect {
             Dialect::Legacy(dialect) => dialect.begin(&wire, &ear).await?,
@@ -167,6 +170,7 @@ impl Wired {
             wire: wire.name(),
             topics: introduction.topics,
             completions: introduction.completions,
+            logging: introduction.logging,
         };
         let life = CancellationToken::new();
         Ok(Self { about: Arc::new(about), wire, dialect, ear, tells: introduction.tells, life })
@@ -203,6 +207,24 @@ impl Wired {
             Dialect::Legacy(dialect) => dialect.read(came),
             Dialect::Modern(dialect) => dialect.read(came),
         }
+    }
+
+    /// Asks what a call asks, and lets the server log as its caller wants it meanwhile.
+    async fn ask_logging(&self, call: &Call, request: Outgoing) -> Result<Answer, Failure> {
+        let (logs, answer) = (call.caller.notes.logs(), self.ask(request));
+        match &self.dialect {
+            Dialect::Legacy(legacy::Dialect { levels: Some(levels), .. }) => {
+                levels.beside(logs, |level| self.set_level(level), answer).await
+            }
+            // Where there are no sessions each request says it.
+            Dialect::Legacy(_) | Dialect::Modern(_) => answer.await,
+        }
+    }
+
+    async fn set_level(&self, level: Level) {
+        let Dialect::Legacy(dialect) = &self.dialect else { return };
+        let answer = self.ask(dialect.dress_level(level)).await;
+        tracing::debug!(level = level.as_str(), ?answer, "asked for log messages");
     }
 
     /// Hears of changes until the connection is over. Returns why it must be opened again, if it must.

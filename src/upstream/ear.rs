@@ -214,8 +214,9 @@ impl Ear {
             }
             "notifications/subscriptions/acknowledged" => self.listening(),
             "notifications/message" => {
-                if let Some(notes) = on.and_then(|id| self.notes_of(id)) {
-                    return notes.log(params);
+                let notes = on.and_then(|id| self.notes_of(id));
+                if let Some(notes) = notes.filter(|notes| notes.logs().least().is_some()) {
+                    return notes.log(&params);
                 }
                 let text = String::from_utf8_lossy(&params.to_bytes()).into_owned();
                 let text: String = text.chars().take(MAX_LOGGED_CHARS).collect();

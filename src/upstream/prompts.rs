@@ -38,6 +38,7 @@ impl Prompts {
             wire: "library",
             topics: Topic::ALL.map(|topic| topic == Topic::Prompts),
             completions: true,
+            logging: false,
         };
         Self { about: Arc::new(about), library }
     }

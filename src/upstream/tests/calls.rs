@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::pair::{Pair, pair};
 use crate::mcp::call::{Body, Call, Outcome};
 use crate::mcp::kind::Kind;
-use crate::mcp::note::Notes;
+use crate::mcp::note::{Note, Notes};
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::Error;
 use crate::upstream::testing::{
@@ -164,7 +164,8 @@ async fn progress_reaches_the_caller_and_keeps_the_call_alive() {
             tokio::time::sleep(Duration::from_secs(50)).await;
             server.progress(step).await;
             let note = notes.next().await;
-            assert_eq!(note.to_bytes(), format!(r#"{{"progress":{step}}}"#));
+            let Note::Progress(params) = note else { panic!("{note:?}") };
+            assert_eq!(params.to_bytes(), format!(r#"{{"progress":{step}}}"#));
         }
         server.answer(json!({})).await;
         assert_eq!(running.end().await.expect("a reply"), "{}");
