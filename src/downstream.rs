@@ -13,6 +13,7 @@
 
 mod answer;
 mod batch;
+mod beside;
 mod calls;
 mod conversation;
 mod encode;
@@ -23,6 +24,7 @@ mod meta;
 mod modern;
 mod modern_headers;
 pub mod origin;
+mod questions;
 mod session;
 pub mod stdio;
 mod streams;

@@ -13,11 +13,9 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use hyper::StatusCode;
 
+use super::beside::Beside;
 use super::encode;
-use crate::json;
 use crate::mcp::call::{Body, Broken};
-use crate::mcp::log::Wanted;
-use crate::mcp::note::{Note, NoteStream, Notes};
 use crate::rpc::{self, Id};
 
 /// A JSON-RPC answer.
@@ -36,13 +34,16 @@ pub(super) enum Text {
     Arriving(Bytes, BoxStream<'static, Result<Bytes, Broken>>),
 }
 
-/// What becomes of a result that still arrives.
+/// How an answer goes out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Large {
-    /// It passes piece by piece, on a response of its own.
-    Passes,
-    /// It is held until it is whole: on a stream that many share its pieces would hold up the others.
-    Held,
+pub(super) enum Way {
+    /// On a response of its own: a large result passes piece by piece.
+    Alone,
+    /// On a stream that many share: a result is held until it is whole, or its pieces would hold up the
+    /// others.
+    Shared,
+    /// As one of several in an array: it is held, and nothing goes out beside it.
+    Batched,
 }
 
 /// An error of Weir's own making, as an era puts it.
@@ -57,15 +58,8 @@ pub(super) struct Refused {
 pub(super) struct Call {
     /// `None` if the client has cancelled it: then nothing is sent.
     pub(super) answer: BoxFuture<'static, Option<Answer>>,
-    /// Where the client asked for progress.
-    pub(super) progress: Option<Progress>,
-}
-
-/// Notes beside a call: progress under the client's own token.
-pub(super) struct Progress {
-    /// `None` where the client did not ask for progress: then there is none.
-    token: Option<Id>,
-    notes: NoteStream,
+    /// What goes out on the same stream meanwhile.
+    pub(super) beside: Beside,
 }
 
 impl Answer {
@@ -144,41 +138,6 @@ impl Text {
 impl Call {
     /// A request that is answered already.
     pub(super) fn answered(answer: Answer) -> Self {
-        Self { answer: future::ready(Some(answer)).boxed(), progress: None }
-    }
-}
-
-impl Progress {
-    /// Where an upstream's side puts notes, and where the client's wire takes them if it wants any.
-    pub(super) fn channel(token: Option<Id>, logs: Wanted) -> (Notes, Option<Self>) {
-        if token.is_none() && logs.least().is_none() {
-            return (Notes::unheard(), None);
-        }
-        let (notes, stream) = Notes::open(token.is_some(), logs);
-        (notes, Some(Self { token, notes: stream }))
-    }
-
-    /// The next notification. Never ends: race it with the answer. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Bytes {
-        let note = self.notes.next().await;
-        notification(self.token.as_ref(), note)
-    }
-
-    /// Those that are left, once the answer is there.
-    pub(super) fn rest(self) -> impl Iterator<Item = Bytes> {
-        let Self { token, notes } = self;
-        notes.rest().into_iter().map(move |note| notification(token.as_ref(), note))
-    }
-}
-
-fn notification(token: Option<&Id>, note: Note) -> Bytes {
-    match note {
-        Note::Progress(mut params) => {
-            let token = token.expect("there is no progress without a token");
-            params.set("progressToken", token.as_bytes().clone());
-            let params = json::on_one_line(params.to_bytes());
-            rpc::write_notification("notifications/progress", &params)
-        }
-        Note::Log(params) => rpc::write_notification("notifications/message", &params),
+        Self { answer: future::ready(Some(answer)).boxed(), beside: Beside::default() }
     }
 }

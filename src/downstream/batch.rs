@@ -13,7 +13,7 @@ use futures::{FutureExt, StreamExt, stream};
 use hyper::StatusCode;
 use serde::de::IgnoredAny;
 
-use super::answer::{Answer, Large, Refused, Text};
+use super::answer::{Answer, Refused, Text, Way};
 use super::calls::Calls;
 use super::legacy::{self, Peer};
 use super::{BATCH_WIDTH, MAX_BATCH, encode};
@@ -74,7 +74,7 @@ pub(super) fn serve(
         match message {
             Ok(Message::Request(request)) => {
                 let id = request.id.clone();
-                let call = legacy::serve(guest, peer, calls, request, max_reply, Large::Held);
+                let call = legacy::serve(guest, peer, calls, request, max_reply, Way::Batched);
                 open.push(async move { (Some(id), call.answer.await) }.boxed());
             }
             Ok(Message::Notification(notification)) => {
@@ -82,8 +82,7 @@ pub(super) fn serve(
                     calls.cancel(&notification.params);
                 }
             }
-            // Nothing is asked of these clients, so nothing waits for an answer.
-            Ok(Message::Answer(_)) => {}
+            Ok(Message::Answer(answer)) => peer.questions.settle(answer),
             Err(invalid) => {
                 let answer = Answer::from(invalid);
                 open.push(future::ready((None, Some(answer))).boxed());

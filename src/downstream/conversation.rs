@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::answer::{Answer, Call, Large, Progress, Refused, Text};
+use super::answer::{Answer, Call, Refused, Text, Way};
 use super::calls::Calls;
 use super::legacy::{self, Peer};
 use super::session::new_id;
@@ -108,7 +108,7 @@ impl Conversation {
         let id = request.id.clone();
         let max_reply = self.door.settings.max_reply;
         let (guest, peer) = (&self.guest, &opened.peer);
-        let call = legacy::serve(guest, peer, &self.calls, request, max_reply, Large::Held);
+        let call = legacy::serve(guest, peer, &self.calls, request, max_reply, Way::Shared);
         self.outgoing.answer(id, call);
         None
     }
@@ -144,6 +144,13 @@ impl Conversation {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Takes what the client answers to a question.
+    pub(super) fn take_answer(&self, answer: rpc::Answer) {
+        if let Some(Opened { peer, .. }) = &self.opened {
+            peer.questions.settle(answer);
         }
     }
 
@@ -204,27 +211,26 @@ async fn answer(
     max_reply: usize,
     room: Arc<Semaphore>,
 ) {
-    let Call { mut answer, mut progress } = call;
+    let Call { mut answer, mut beside } = call;
     let done = loop {
         tokio::select! {
             biased;
             done = &mut answer => break done,
-            note = async {
-                match &mut progress {
-                    Some(progress) => progress.next().await,
-                    None => std::future::pending().await,
-                }
-            } => if queue.send(note).await.is_err() {
+            message = beside.next() => if queue.send(message).await.is_err() {
                 return;
             },
         }
     };
-    let Some(done) = done else { return };
-    // Held already by whoever made the call, so that a cancel still reaches it while it arrives.
-    let Text::Whole(text) = done.whole(&id, max_reply).await.text else { return };
-    let text = with_room(&room, Some(&id), text);
-    let rest = progress.into_iter().flat_map(Progress::rest);
-    for message in rest.chain([text]) {
+    let rest = beside.rest(done.is_some());
+    let text = match done {
+        // Held already by whoever made the call, so that a cancel still reaches it while it arrives.
+        Some(done) => match done.whole(&id, max_reply).await.text {
+            Text::Whole(text) => Some(with_room(&room, Some(&id), text)),
+            Text::Arriving(..) => None,
+        },
+        None => None,
+    };
+    for message in rest.chain(text) {
         if queue.send(message).await.is_err() {
             return;
         }

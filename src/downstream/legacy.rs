@@ -13,11 +13,13 @@ use bytes::Bytes;
 use futures::FutureExt;
 use hyper::StatusCode;
 
-use super::answer::{Answer, Call, Large, Progress, Refused};
+use super::answer::{Answer, Call, Refused, Way};
+use super::beside::Beside;
 use super::calls::Calls;
 use super::encode;
 use super::era::Versions;
 use super::meta;
+use super::questions::{Asking, Questions};
 use crate::gateway::{Fault, Guest, Went};
 use crate::json::Object;
 use crate::mcp;
@@ -37,11 +39,14 @@ pub(super) struct Peer {
     /// What was negotiated.
     pub(super) revision: Revision,
     info: Option<Bytes>,
-    capabilities: Bytes,
+    capabilities: Object,
+    /// What it can be asked, in this revision.
     abilities: Abilities,
     pub(super) client: Client,
     /// Which log messages it wants.
     logs: Wanted,
+    /// What it has been asked.
+    pub(super) questions: Questions,
 }
 
 /// Opens a conversation: settles its revision and tells what can be asked.
@@ -64,13 +69,15 @@ pub(super) fn initialize(
         invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
     })?;
     let capabilities = params.get_object("capabilities").unwrap_or_default();
+    let abilities = Abilities::read_in(revision, &capabilities);
     let peer = Peer {
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
-        abilities: Abilities::read(&capabilities),
-        capabilities: capabilities.to_bytes(),
+        abilities,
+        capabilities: abilities.restrict(capabilities),
         client,
         logs: Wanted::undecided(),
+        questions: Questions::default(),
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
@@ -103,7 +110,7 @@ pub(super) fn serve(
     calls: &Arc<Calls>,
     request: Request,
     max_reply: usize,
-    large: Large,
+    way: Way,
 ) -> Call {
     let Request { id, method, mut params } = request;
     let refuse = |refused: &Refused| Call::answered(Answer::refused(Some(&id), refused));
@@ -114,30 +121,35 @@ pub(super) fn serve(
     let Some(open) = calls.open(&id) else {
         return refuse(&id_in_use());
     };
-    let (notes, progress) = Progress::channel(owned.progress_token, peer.logs.clone());
+    let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone());
+    // Nothing goes out beside an answer in a batch, so nothing can be asked there.
+    let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
+    let (say, beside) = beside.with_said();
+    let asking = Asking { questions: peer.questions.clone(), revision: peer.revision, say };
     let caller = Caller {
         revision: peer.revision,
         info: peer.info.clone(),
-        capabilities: peer.capabilities.clone(),
-        abilities: peer.abilities,
+        capabilities: abilities.restrict(peer.capabilities.clone()).to_bytes(),
+        abilities,
         client: peer.client.clone(),
         notes,
     };
     let guest = guest.clone();
     let work = async move {
-        let answer = answer(&guest, caller, &id, &method, params, max_reply).await;
+        let answer = answer(&guest, caller, asking, &id, &method, params, max_reply).await;
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
-        match large {
-            Large::Passes => answer,
-            Large::Held => answer.whole(&id, max_reply).await,
+        match way {
+            Way::Alone => answer,
+            Way::Shared | Way::Batched => answer.whole(&id, max_reply).await,
         }
     };
-    Call { answer: open.run(work).boxed(), progress }
+    Call { answer: open.run(work).boxed(), beside }
 }
 
 async fn answer(
     guest: &Guest,
     caller: Caller,
+    asking: Asking,
     id: &Id,
     method: &str,
     params: Object,
@@ -151,14 +163,15 @@ async fn answer(
     }
     if method == "logging/setLevel" && guest.view().logging() {
         let level = params.get("level").and_then(Level::parse);
-        let level = level.ok_or_else(|| invalid_params("`level` must be a level, such as \"info\""))?;
+        let level =
+            level.ok_or_else(|| invalid_params("`level` must be a level, such as \"info\""))?;
         caller.notes.logs().decide(level);
         return Ok(Answer::result(id, b"{}"));
     }
     match Method::of(method) {
         // What is not declared is not there.
         Some(Method::Complete) if !guest.view().completions() => {}
-        Some(method) => return ask(guest, caller, id, method, params, max_reply).await,
+        Some(method) => return ask(guest, caller, &asking, id, method, params, max_reply).await,
         None => {}
     }
     Err(encode::unknown_method(StatusCode::OK, method))
@@ -179,6 +192,7 @@ async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Ans
 async fn ask(
     guest: &Guest,
     caller: Caller,
+    asking: &Asking,
     id: &Id,
     method: Method,
     params: Object,
@@ -186,9 +200,15 @@ async fn ask(
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = ask.key.clone();
-    let went = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
-    let Went::Replied(reply) = went else {
-        return Err(encode::broken("the upstream needs an answer from the user first"));
+    let mut went = guest.ask(ask, caller.clone()).await;
+    let reply = loop {
+        match went.map_err(|fault| refuse(&fault))? {
+            Went::Replied(reply) => break reply,
+            Went::Asks(asked) => {
+                let answers = asking.ask(asked.upstream(), asked.questions()).await?;
+                went = asked.answer(answers, caller.clone()).await;
+            }
+        }
     };
     if encode::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
@@ -212,10 +232,10 @@ async fn reply(id: &Id, reply: Reply, max_reply: usize) -> Result<Answer, Refuse
         .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
     match object.get("resultType") {
         None | Some("\"complete\"") => Ok(Answer::passing(id, Body::Whole(result))),
-        Some("\"input_required\"") => Err(encode::broken(
-            "the upstream needs an answer from the user first, which cannot be asked for in this \
-             protocol revision; use a client of revision 2026-07-28",
-        )),
+        // What can be asked has been, on the way here.
+        Some("\"input_required\"") => {
+            Err(encode::broken("the upstream asks for something where nothing can be asked"))
+        }
         Some(_) => Err(encode::broken("the upstream's result is of a type that is not known here")),
     }
 }

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use futures::FutureExt;
 use hyper::{HeaderMap, StatusCode};
 
-use super::answer::{Answer, Call, Progress, Refused};
+use super::answer::{Answer, Call, Refused};
+use super::beside::Beside;
 use super::encode;
 use super::era::Versions;
 use super::meta::{self, Owned};
@@ -133,7 +134,7 @@ pub(super) fn serve(
             guest.settle().await;
             Some(discover(&guest, &id, &versions))
         };
-        return Exchange::Call(Call { answer: answer.boxed(), progress: None });
+        return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
     if &*method == "subscriptions/listen" {
         return match listening::listen(guest, &id, &params, streams) {
@@ -153,7 +154,7 @@ pub(super) fn serve(
     }
     // Read when the request was opened.
     let logs = owned.logs().unwrap_or_default();
-    let (notes, progress) = Progress::channel(owned.progress_token, logs);
+    let (notes, beside) = Beside::notes(owned.progress_token, logs);
     let caller = Caller {
         revision,
         info: owned.info.filter(|info| info.starts_with(b"{")),
@@ -167,7 +168,7 @@ pub(super) fn serve(
         let answer = answer(&guest, caller, &capabilities, &id, &method, params, max_reply).await;
         Some(answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused)))
     };
-    Exchange::Call(Call { answer: work.boxed(), progress })
+    Exchange::Call(Call { answer: work.boxed(), beside })
 }
 
 async fn answer(

@@ -102,8 +102,7 @@ impl Client {
         match Message::parse(text) {
             Ok(Message::Request(request)) => self.take_request(request).await,
             Ok(Message::Notification(notification)) => self.talk.take_notification(&notification),
-            // Nothing is asked of the client, so nothing waits for an answer.
-            Ok(Message::Answer(_)) => {}
+            Ok(Message::Answer(answer)) => self.talk.take_answer(answer),
             Err(invalid) => self.say(Answer::from(invalid)).await,
         }
     }
@@ -135,12 +134,12 @@ impl Client {
             return self.say(Answer::refused(Some(&id), &legacy::id_in_use())).await;
         };
         match modern::serve(guest, opened, &settings.versions, &door.streams, settings.max_reply) {
-            Exchange::Call(Call { answer, progress }) => {
+            Exchange::Call(Call { answer, beside }) => {
                 // Held: a piece at a time would hold up everybody else's lines.
                 let (own, limit) = (id.clone(), settings.max_reply);
                 let held = async move { Some(answer.await?.whole(&own, limit).await) };
                 let answer = async move { open.run(held).await.flatten() };
-                outgoing.answer(id, Call { answer: Box::pin(answer), progress });
+                outgoing.answer(id, Call { answer: Box::pin(answer), beside });
             }
             Exchange::Listening(listening) => {
                 let listening = listen(listening, open, outgoing.queue.clone(), door.stop.clone());

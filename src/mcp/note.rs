@@ -279,7 +279,10 @@ impl Drop for NoteStream {
         state.is_read = false;
         state.queue = VecDeque::new();
         if state.dropped_logs > 0 {
-            tracing::debug!(count = state.dropped_logs, "log messages that a client had no room for");
+            tracing::debug!(
+                count = state.dropped_logs,
+                "log messages that a client had no room for"
+            );
         }
     }
 }
@@ -472,7 +475,8 @@ mod tests {
             for (number, level) in ["debug", "info", "warning", "emergency"].iter().enumerate() {
                 notes.log(&log(level, number));
             }
-            for bad in [r#"{"data":9}"#, r#"{"level":"loud","data":9}"#, r#"{"level":7,"data":9}"#] {
+            for bad in [r#"{"data":9}"#, r#"{"level":"loud","data":9}"#, r#"{"level":7,"data":9}"#]
+            {
                 notes.log(&Object::parse(bad).expect("an object"));
             }
             let rest = stream.rest();

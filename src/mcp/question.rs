@@ -108,6 +108,49 @@ impl Abilities {
         }
     }
 
+    /// Reads the capabilities of a client of this revision, which cannot be asked for what came later,
+    /// whatever it declares.
+    pub fn read_in(revision: Revision, capabilities: &Object) -> Self {
+        let mut abilities = Self::read(capabilities);
+        if revision < Revision::V2025_11_25 {
+            abilities.sampling_tools = false;
+            abilities.sampling_context = false;
+            abilities.url = false;
+            abilities.form = revision >= Revision::V2025_06_18 && capabilities.has("elicitation");
+        }
+        abilities
+    }
+
+    /// The capabilities with these abilities in place of those that they declare; as they are if it is
+    /// the same.
+    pub fn restrict(self, mut capabilities: Object) -> Object {
+        if Self::read(&capabilities) == self {
+            return capabilities;
+        }
+        let declared = self.declare(Revision::NEWEST);
+        for member in ["sampling", "elicitation", "roots"] {
+            match declared.get_bytes(member) {
+                Some(value) => capabilities.set(member, value),
+                None => {
+                    capabilities.take(member);
+                }
+            }
+        }
+        capabilities
+    }
+
+    /// All that is in either.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            sampling: self.sampling || other.sampling,
+            sampling_tools: self.sampling_tools || other.sampling_tools,
+            sampling_context: self.sampling_context || other.sampling_context,
+            form: self.form || other.form,
+            url: self.url || other.url,
+            roots: self.roots || other.roots,
+        }
+    }
+
     /// The capabilities that a client of this revision declares them with.
     pub fn declare(self, revision: Revision) -> Object {
         let mut capabilities = Object::new();
@@ -184,6 +227,28 @@ mod tests {
         assert_eq!(older.to_bytes(), r#"{"sampling":{},"elicitation":{},"roots":{}}"#);
         let oldest = Abilities::ALL.declare(Revision::V2024_11_05);
         assert_eq!(oldest.to_bytes(), r#"{"sampling":{},"roots":{}}"#);
+    }
+
+    #[test]
+    fn a_client_cannot_be_asked_for_what_its_revision_does_not_know() {
+        let declared =
+            r#"{"sampling":{"tools":{}},"elicitation":{"url":{}},"roots":{},"x":{"y":1.0}}"#;
+        for (revision, expected) in [
+            (Revision::V2024_11_05, r#"{"sampling":{},"roots":{},"x":{"y":1.0}}"#),
+            (Revision::V2025_03_26, r#"{"sampling":{},"roots":{},"x":{"y":1.0}}"#),
+            (
+                Revision::V2025_06_18,
+                r#"{"sampling":{},"elicitation":{"form":{}},"roots":{},"x":{"y":1.0}}"#,
+            ),
+            (Revision::V2025_11_25, declared),
+        ] {
+            let abilities = Abilities::read_in(revision, &object(declared));
+            let restricted = abilities.restrict(object(declared));
+            assert_eq!(restricted.to_bytes(), expected, "{revision}");
+            assert_eq!(Abilities::read(&restricted), abilities, "{revision}");
+        }
+        let none = Abilities::default().restrict(object(declared));
+        assert_eq!(none.to_bytes(), r#"{"x":{"y":1.0}}"#);
     }
 
     #[test]

@@ -127,10 +127,8 @@ impl Dialect {
             context.set(meta::LOG_LEVEL, json::quote(level.as_str()));
             params.set("_meta", context.to_bytes());
         }
-        let mut request = named(
-            dressed(call.method.as_str(), params, Some(caller)),
-            call.method.header_member(),
-        );
+        let mut request =
+            named(dressed(call.method.as_str(), params, Some(caller)), call.method.header_member());
         if call.method == Method::CallTool
             && let Some(mirror) = self.mirrors().get(&call.subject)
         {

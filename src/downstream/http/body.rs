@@ -22,7 +22,7 @@ use hyper::{Response, StatusCode};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::wire::Busy;
-use crate::downstream::answer::{Answer, Call, Progress, Refused, Text};
+use crate::downstream::answer::{Answer, Call, Refused, Text};
 use crate::event_stream::{KEEP_ALIVE, MESSAGE_HEAD, MESSAGE_TAIL, write_message};
 use crate::mcp::call::Broken;
 use crate::rpc::code;
@@ -148,21 +148,14 @@ pub(super) fn events(events: impl Stream<Item = Result<Bytes, Broken>> + Send + 
     with_header(reply, HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"))
 }
 
-/// Answers a call: as JSON if its answer comes before any progress, else as events.
+/// Answers a call: as JSON if its answer comes before anything beside it, else as events.
 ///
 /// Nothing is sent before one of them is there, so that an answer that is an HTTP error can be one.
 pub(super) async fn answer(call: Call, keep_alive: Duration) -> Reply {
-    let Call { mut answer, progress } = call;
-    let Some(mut progress) = progress else {
-        return match answer.await {
-            Some(answer) => json(answer),
-            None => nothing(),
-        };
-    };
+    let Call { mut answer, mut beside } = call;
     let mut events_of_call = CallEvents {
         ready: VecDeque::new(),
-        answer: None,
-        progress: None,
+        open: None,
         pieces: stream::empty().boxed(),
         keep_alive: silence(keep_alive),
     };
@@ -170,17 +163,16 @@ pub(super) async fn answer(call: Call, keep_alive: Duration) -> Reply {
         biased;
         done = &mut answer => {
             let Some(done) = done else { return nothing() };
-            let notes = progress.rest().map(|note| write_message(&note));
-            events_of_call.ready.extend(notes);
+            let rest = beside.rest(true).map(|message| write_message(&message));
+            events_of_call.ready.extend(rest);
             if done.status != StatusCode::OK || events_of_call.ready.is_empty() {
                 return json(done);
             }
             events_of_call.pieces = event(done);
         }
-        note = progress.next() => {
-            events_of_call.ready.push_back(write_message(&note));
-            events_of_call.answer = Some(answer);
-            events_of_call.progress = Some(progress);
+        message = beside.next() => {
+            events_of_call.ready.push_back(write_message(&message));
+            events_of_call.open = Some(Call { answer, beside });
         }
     }
     events(stream::unfold(events_of_call, |mut events| async {
@@ -195,12 +187,11 @@ fn nothing() -> Reply {
     events(stream::empty())
 }
 
-/// Progress, then the answer, with comments in between where there is silence.
+/// What goes beside the answer, then the answer, with comments in between where there is silence.
 struct CallEvents {
     ready: VecDeque<Bytes>,
-    /// Until it is there.
-    answer: Option<BoxFuture<'static, Option<Answer>>>,
-    progress: Option<Progress>,
+    /// Until its answer is there.
+    open: Option<Call>,
     /// Of the answer, once it is there.
     pieces: BoxStream<'static, Result<Bytes, Broken>>,
     keep_alive: Interval,
@@ -212,20 +203,20 @@ impl CallEvents {
             if let Some(bytes) = self.ready.pop_front() {
                 return Some(Ok(bytes));
             }
-            let (Some(answer), Some(progress)) = (&mut self.answer, &mut self.progress) else {
+            let Some(Call { answer, beside }) = &mut self.open else {
                 return self.pieces.next().await;
             };
             tokio::select! {
                 biased;
                 done = answer => {
-                    self.answer = None;
-                    let rest = self.progress.take().into_iter().flat_map(Progress::rest);
+                    let beside = self.open.take().map(|call| call.beside).unwrap_or_default();
+                    let rest = beside.rest(done.is_some());
+                    self.ready.extend(rest.map(|message| write_message(&message)));
                     if let Some(done) = done {
-                        self.ready.extend(rest.map(|note| write_message(&note)));
                         self.pieces = event(done);
                     }
                 }
-                note = progress.next() => self.ready.push_back(write_message(&note)),
+                message = beside.next() => self.ready.push_back(write_message(&message)),
                 _ = self.keep_alive.tick() => {
                     self.ready.push_back(Bytes::from_static(KEEP_ALIVE));
                 }

@@ -25,7 +25,8 @@ use super::incoming::{closing, read};
 use super::pair;
 use super::streams;
 use super::wire::Busy;
-use crate::downstream::answer::{Answer, Call, Large};
+use crate::downstream::answer::{Answer, Call, Way};
+use crate::downstream::beside::Beside;
 use crate::downstream::modern::Exchange;
 use crate::downstream::session::{self, InUse};
 use crate::downstream::{
@@ -203,7 +204,7 @@ async fn post_legacy(
         Message::Request(request) => {
             let max_reply = door.settings.max_reply;
             let (peer, calls) = (&session.peer, &session.calls);
-            let call = legacy::serve(guest, peer, calls, request, max_reply, Large::Passes);
+            let call = legacy::serve(guest, peer, calls, request, max_reply, Way::Alone);
             body::answer(outlasting(door, session, call), door.settings.sse_keepalive).await
         }
         Message::Notification(notification) => {
@@ -212,8 +213,10 @@ async fn post_legacy(
             }
             body::empty(StatusCode::ACCEPTED)
         }
-        // Nothing is asked of these clients, so nothing waits for an answer.
-        Message::Answer(_) => body::empty(StatusCode::ACCEPTED),
+        Message::Answer(answer) => {
+            session.peer.questions.settle(answer);
+            body::empty(StatusCode::ACCEPTED)
+        }
     }
 }
 
@@ -232,7 +235,7 @@ async fn post_batch(door: &Arc<Door>, guest: &Guest, headers: &HeaderMap, text: 
     };
     let answers =
         batch::serve(guest, &session.peer, &session.calls, messages, door.settings.max_reply);
-    let call = Call { answer: answers.boxed(), progress: None };
+    let call = Call { answer: answers.boxed(), beside: Beside::default() };
     match outlasting(door, session, call).answer.await {
         Some(answer) => body::json(answer),
         None => body::empty(StatusCode::ACCEPTED),
@@ -267,7 +270,7 @@ fn outlasting(door: &Door, session: InUse, call: Call) -> Call {
         answer
     };
     let answer = Detached::new(answer.boxed(), door.tasks.clone(), door.stop.clone());
-    Call { answer: answer.boxed(), progress: call.progress }
+    Call { answer: answer.boxed(), beside: call.beside }
 }
 
 // === GET and DELETE ===

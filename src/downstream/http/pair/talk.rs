@@ -96,8 +96,10 @@ impl Talk {
                 self.conversation.take_notification(&notification);
                 Ok(())
             }
-            // Nothing is asked of these clients, so nothing waits for an answer.
-            Told::Message(Message::Answer(_)) => Ok(()),
+            Told::Message(Message::Answer(answer)) => {
+                self.conversation.take_answer(answer);
+                Ok(())
+            }
             Told::Batch(text) => {
                 let taken = match self.conversation.busy(MAX_OPEN) {
                     Some(busy) => Err(busy),

@@ -1,0 +1,150 @@
+//! Asking a legacy client: what its conversation has been asked and has not answered.
+//!
+//! A question goes out as a request on the stream of the call that it belongs to, under an id of its own.
+//! Its answer comes in whatever way messages come, and is given to it once: an answer that is late, that
+//! comes twice, or to a question that this conversation was never asked, is dropped.
+//!
+//! Promises: a conversation has a bounded number of open questions; a question that is no longer open
+//! because its call has ended is taken back.
+//!
+//! Knows nothing of: which wire it is on, and what the question is about.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use hyper::StatusCode;
+use tokio::time::timeout;
+
+use super::answer::Refused;
+use super::beside::Say;
+use super::encode::{self, own_code};
+use super::session::new_id;
+use crate::json::{self, Object};
+use crate::mcp::name::UpstreamName;
+use crate::mcp::question::{Answered, Question, Subject};
+use crate::mcp::revision::Revision;
+use crate::rpc::pending::{Pending, Ticket};
+use crate::rpc::{self, Answer, Id, Outcome, code};
+
+/// The open questions of one conversation. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Questions {
+    open: Pending<Outcome, ()>,
+}
+
+/// The way to ask a call's client.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) questions: Questions,
+    pub(super) revision: Revision,
+    /// The call's own stream.
+    pub(super) say: Say,
+}
+
+/// A question that is under way; dropped unanswered, it is taken back.
+struct Open<'a> {
+    ticket: Ticket<Outcome, ()>,
+    say: &'a Say,
+}
+
+impl Questions {
+    /// Takes what a client answered.
+    pub(super) fn settle(&self, answer: Answer) {
+        let Answer { id, outcome } = answer;
+        if let Some(id) = id.as_ref().and_then(Id::minted) {
+            self.open.settle(id, outcome);
+        }
+    }
+
+    fn open<'a>(&self, say: &'a Say) -> Result<Open<'a>, Refused> {
+        let ticket = match self.open.len() < MAX_OPEN {
+            true => self.open.open(()),
+            false => None,
+        };
+        let ticket = ticket.ok_or_else(|| encode::too_busy(RETRY))?;
+        Ok(Open { ticket, say })
+    }
+}
+
+impl Asking {
+    /// Asks all of `questions` at a time and waits for their answers.
+    pub(super) async fn ask(
+        &self,
+        upstream: &UpstreamName,
+        questions: &[Question],
+    ) -> Result<Vec<Answered>, Refused> {
+        let open: Vec<_> =
+            questions.iter().map(|_| self.questions.open(&self.say)).collect::<Result<_, _>>()?;
+        let answers = questions.iter().zip(open).map(|(question, open)| async {
+            let outcome = open.ask(question.subject.method(), &self.dressed(question)).await;
+            Answered { key: question.key.clone(), outcome }
+        });
+        let answers = timeout(MAX_WAIT, join_all(answers)).await;
+        answers.map_err(|_| {
+            let text = format!(
+                "the client was asked for something by upstream {upstream} and did not answer within {} s",
+                MAX_WAIT.as_secs()
+            );
+            Refused::new(StatusCode::OK, own_code::TIMED_OUT, text)
+        })
+    }
+
+    /// A question's parameters as this revision wants them.
+    fn dressed(&self, question: &Question) -> Bytes {
+        let is_url = question.subject == Subject::Elicitation
+            && question.params.get("mode") == Some("\"url\"");
+        // Spec 2025-11-25, elicitation: one to visit a URL MUST have an id; later revisions have none.
+        if is_url && self.revision == Revision::V2025_11_25 && !question.params.has(ELICITATION_ID)
+        {
+            let mut params = question.params.clone();
+            params.set(ELICITATION_ID, json::quote(&new_id()));
+            return params.to_bytes();
+        }
+        question.params.to_bytes()
+    }
+}
+
+impl Open<'_> {
+    async fn ask(mut self, method: &str, params: &[u8]) -> Outcome {
+        let request = rpc::write_request(&Id::from(self.ticket.id()), method, params);
+        if self.say.send(request).await.is_err() {
+            // The call runs on without its stream (spec, transports), on which alone it could be asked.
+            return unanswered("the client's stream is lost, so it cannot be asked");
+        }
+        match (&mut self.ticket).await {
+            Some(Outcome::Result(result)) if !result.starts_with(b"{") => {
+                unanswered("the client answered with a result that is no object")
+            }
+            Some(outcome) => outcome,
+            None => unanswered("the client's conversation has ended"),
+        }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.ticket.is_open() {
+            return;
+        }
+        let mut params = Object::new();
+        params.set("requestId", self.ticket.id().to_string());
+        params.set("reason", json::quote("the call that it was asked for has ended"));
+        let cancelled = rpc::write_notification("notifications/cancelled", &params.to_bytes());
+        // Full or closed: then the question has not gone out either, or nobody is there to hear.
+        let _ = self.say.try_send(cancelled);
+    }
+}
+
+/// What an upstream hears in the place of an answer that does not come.
+fn unanswered(text: &str) -> Outcome {
+    Outcome::Error(rpc::Error::new(code::INTERNAL_ERROR, text).to_bytes())
+}
+
+const ELICITATION_ID: &str = "elicitationId";
+/// How many questions of one conversation may be open at a time.
+const MAX_OPEN: usize = 64;
+/// When a call that would ask more may be sent again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a user may take to answer: as long as a call may take at most.
+const MAX_WAIT: Duration = Duration::from_secs(600);
