@@ -438,6 +438,7 @@ impl Upstream {
                 script.side.revision, script.capabilities
             )),
             "ping" if !modern => Answer::Result("{}".into()),
+            "logging/setLevel" if !modern => Answer::Result("{}".into()),
             "subscriptions/listen" if modern => {
                 let filter = params.get_object("notifications").unwrap_or_default();
                 let ear = Ear { of, sink: sink.clone(), listen: Some((id.clone(), filter)) };
