@@ -33,8 +33,10 @@ mod modern;
 mod pool;
 mod probe;
 mod prompts;
+mod questions;
 mod reference;
 mod reply;
+mod rounds;
 mod sse;
 mod stdio;
 mod supervisor;
@@ -55,6 +57,7 @@ use hyper::{HeaderMap, Uri};
 use crate::mcp::item::Item;
 use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use dial::Command;
 
@@ -121,6 +124,8 @@ pub struct Timeouts {
     pub call_max: Duration,
     /// Whether progress begins `call` anew.
     pub reset_on_progress: bool,
+    /// How long a call's first question waits for further ones.
+    pub gather: Duration,
 }
 
 impl Default for Timeouts {
@@ -131,6 +136,7 @@ impl Default for Timeouts {
             call: Duration::from_secs(60),
             call_max: Duration::from_mins(10),
             reset_on_progress: true,
+            gather: Duration::from_millis(5),
         }
     }
 }
@@ -233,7 +239,8 @@ pub enum Error {
     /// Not connected, or turned away unheard. Nothing was executed.
     #[error("not connected: {0}")]
     Unavailable(String),
-    /// Too many calls are under way. Nothing was sent.
+    /// Too many calls are under way, and nothing was sent; or too many wait for their clients' answers, and
+    /// the call that was to be one more was cancelled.
     #[error("too many calls under way")]
     Busy {
         /// When to try again.
@@ -248,6 +255,10 @@ pub enum Error {
     /// The reply is larger than this many bytes.
     #[error("a message of more than {0} bytes")]
     TooLarge(usize),
+    /// The upstream asked for what the client did not declare that it can be asked for: this. The call was
+    /// cancelled.
+    #[error("it asks for what the client did not declare")]
+    Undeclared(Abilities),
     /// The upstream broke the protocol.
     #[error("{0}")]
     Protocol(String),

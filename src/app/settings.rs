@@ -201,7 +201,7 @@ prompts.allow = ["p*"]
 tools.deny = ["t*"]
 resources.allow = ["r*"]
 rename = { "tools/a" = "b" }
-timeouts = { startup = "1s", list = "2s", call = "3s", call_max = "4s", reset_on_progress = false }
+timeouts = { startup = "1s", list = "2s", call = "3s", call_max = "4s", reset_on_progress = false, gather = "5s" }
 retry = { backoff = "5s", max_backoff = "6s", jitter = false }
 limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
 [upstreams.web]
@@ -221,9 +221,9 @@ transport = "sse"
         let settings = upstream(&config().upstreams[0]);
         let seconds = Duration::from_secs;
         assert_eq!((settings.name.as_str(), settings.era), ("hub", Some(Era::Legacy)));
-        let upstream::Timeouts { startup, list, call, call_max, reset_on_progress } =
+        let upstream::Timeouts { startup, list, call, call_max, reset_on_progress, gather } =
             settings.timeouts;
-        assert_eq!([startup, list, call, call_max], [1, 2, 3, 4].map(seconds));
+        assert_eq!([startup, list, call, call_max, gather], [1, 2, 3, 4, 5].map(seconds));
         assert!(!reset_on_progress && !settings.retry.jitter);
         let upstream::Retry { backoff, max_backoff, .. } = settings.retry;
         assert_eq!([backoff, max_backoff], [5, 6].map(seconds));

@@ -102,6 +102,7 @@ fn timeouts(t: &Table<'_>, inherited: &Timeouts) -> Timeouts {
         reset_on_progress: t
             .read("reset_on_progress", value::boolean)
             .unwrap_or(inherited.reset_on_progress),
+        gather: t.read("gather", value::duration).unwrap_or(inherited.gather),
     };
     if timeouts.call > timeouts.call_max {
         object_to_order(t, ["call", "call_max"], timeouts.call_max, Timeouts::default().call_max);
@@ -155,5 +156,5 @@ pub(super) const PAGES: RangeInclusive<usize> = 1..=100_000;
 
 /// What says how a server is spoken to.
 pub(super) const NOT_FOR_A_LIBRARY: [&str; 1] = ["era"];
-pub(super) const TIMEOUTS_NOT_FOR_A_LIBRARY: [&str; 2] = ["startup", "list"];
+pub(super) const TIMEOUTS_NOT_FOR_A_LIBRARY: [&str; 3] = ["startup", "list", "gather"];
 pub(super) const LIMITS_NOT_FOR_A_LIBRARY: [&str; 3] = ["max_message", "max_items", "max_pages"];

@@ -129,6 +129,9 @@ pub(super) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> R
         ),
         Error::Busy { retry_after } => too_busy(*retry_after),
         Error::TooLarge(limit) => too_large(&format!("upstream {name}"), *limit),
+        Error::Undeclared(_) => {
+            broken(&format!("upstream {name} asks for what the client did not declare"))
+        }
         Error::Protocol(_) => broken(&format!("upstream {name} broke the protocol")),
     }
 }

@@ -116,6 +116,7 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
             call: 60 * second,
             call_max: 600 * second,
             reset_on_progress: true,
+            gather: Duration::from_millis(5),
         },
         retry: Retry { backoff: second, max_backoff: 30 * second, jitter: false },
         limits: Limits { concurrency: 64, max_message: 8 << 20, max_items: 1_000, max_pages: 10 },

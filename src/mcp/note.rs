@@ -49,6 +49,8 @@ pub struct Notes {
     shared: Arc<Shared>,
     progress: bool,
     logs: Wanted,
+    /// Whether the upstream's side may send log messages.
+    takes_logs: bool,
 }
 
 #[derive(Debug)]
@@ -68,6 +70,8 @@ struct State {
     dropped_logs: u64,
     /// Whether somebody takes them.
     is_read: bool,
+    /// Where notes go instead.
+    onward: Option<Notes>,
 }
 
 /// Where a client's side takes them.
@@ -110,9 +114,10 @@ impl Notes {
             log_bytes: 0,
             dropped_logs: 0,
             is_read,
+            onward: None,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), came: Notify::new() });
-        Self { shared, progress, logs }
+        Self { shared, progress, logs, takes_logs: true }
     }
 
     /// Whether the client asked for progress.
@@ -123,9 +128,12 @@ impl Notes {
     /// What an upstream is given that sends log messages, or that does not; `None` where nobody would hear
     /// of anything.
     pub fn given_to(&self, upstream_logs: bool) -> Option<Self> {
-        let logs = if upstream_logs { self.logs.clone() } else { Wanted::nothing() };
-        let is_heard = self.progress || logs.least().is_some();
-        is_heard.then(|| Self { logs, ..self.clone() })
+        (self.progress || upstream_logs).then(|| Self { takes_logs: upstream_logs, ..self.clone() })
+    }
+
+    /// Whether log messages belong here, wanted or not.
+    pub fn takes_logs(&self) -> bool {
+        self.takes_logs
     }
 
     /// Which log messages the client wants.
@@ -144,6 +152,10 @@ impl Notes {
         }
         state.last_progress = progress;
         state.last_heard = Instant::now();
+        if let Some(onward) = state.onward.clone() {
+            drop(state);
+            return onward.progress(params);
+        }
         if self.progress && state.is_read {
             state.push_progress(params);
             drop(state);
@@ -153,6 +165,13 @@ impl Notes {
 
     /// Takes the `params` of a log message; only its level is read.
     pub fn log(&self, params: &Object) {
+        if !self.takes_logs {
+            return;
+        }
+        let onward = self.shared.lock().onward.clone();
+        if let Some(onward) = onward {
+            return onward.log(params);
+        }
         let level = params.get("level").and_then(Level::parse);
         let is_wanted = self.logs.least().is_some_and(|least| level >= Some(least));
         let mut state = self.shared.lock();
@@ -160,6 +179,13 @@ impl Notes {
             drop(state);
             self.shared.came.notify_one();
         }
+    }
+
+    /// Hands all further notes on to `other`: the call goes on for another request of its client's.
+    pub fn redirect(&self, other: Self) {
+        // Onto itself it would go round for ever.
+        let onward = (!Arc::ptr_eq(&self.shared, &other.shared)).then_some(other);
+        self.shared.lock().onward = onward;
     }
 
     /// When the upstream last made progress, or when the call began.
@@ -390,6 +416,24 @@ mod tests {
         let rest = stream.rest();
         assert_eq!(rest[..3].iter().map(value).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!((data(&rest[3]), value(&rest[4])), (Some(7), 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn notes_that_are_redirected_still_increase_and_go_by_the_new_level() {
+        let (notes, first) = Notes::open(true, Wanted::from(Level::Alert));
+        notes.progress(note(1));
+        let (other, second) = Notes::open(true, Wanted::from(Level::Info));
+        let given = notes.given_to(true).expect("somebody hears");
+        notes.redirect(other);
+        (1..=2).for_each(|progress| given.progress(note(progress)));
+        given.log(&log("info", 7));
+        notes.given_to(false).expect("somebody hears").log(&log("info", 8));
+        notes.redirect(notes.clone());
+        given.progress(note(3));
+        given.log(&log("info", 9));
+        assert_eq!(first.rest().iter().map(value).collect::<Vec<_>>(), [1, 3]);
+        let rest = second.rest();
+        assert_eq!((value(&rest[0]), data(&rest[1]), rest.len()), (2, Some(7), 2));
     }
 
     #[tokio::test(start_paused = true)]

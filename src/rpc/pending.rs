@@ -79,6 +79,15 @@ impl<A, S> Pending<A, S> {
         self.lock().open.as_ref()?.get(&id).map(|entry| look(&entry.side))
     }
 
+    /// What `look` finds beside the newest of the open requests beside which it finds anything. It looks
+    /// beside all of them, under the lock, as in [`Pending::beside`].
+    pub fn newest<R>(&self, look: impl Fn(&S) -> Option<R>) -> Option<R> {
+        let table = self.lock();
+        let found = table.open.as_ref()?.iter();
+        let found = found.filter_map(|(id, entry)| Some((*id, look(&entry.side)?)));
+        found.max_by_key(|(id, _)| *id).map(|(_, found)| found)
+    }
+
     /// Ends every open request without an answer, and refuses new ones.
     pub fn close(&self) {
         // Dropping the senders under the lock would wake tasks that want the lock.
@@ -167,6 +176,16 @@ mod tests {
         drop(ticket);
         assert!(pending.is_empty() && !pending.settle(id, "late"));
         assert_ne!(pending.open(()).map(|ticket| ticket.id()), Some(id));
+    }
+
+    #[test]
+    fn the_newest_request_that_fits_is_found() {
+        let pending: Pending<(), u32> = Pending::default();
+        let tickets = [3, 8, 5].map(|side| pending.open(side).expect("open"));
+        let odd = |side: &u32| (side % 2 == 1).then_some(*side);
+        assert_eq!(pending.newest(odd), Some(5));
+        drop(tickets);
+        assert_eq!(pending.newest(odd), None);
     }
 
     #[tokio::test]

@@ -1,13 +1,27 @@
-//! An upstream's questions in the middle of a call, and how the call goes on once they are answered.
+//! A call under way: its time limits, its upstream's questions, and how it goes on once they are answered.
 //!
-//! Promises: a call that asks is executed once; dropping an [`Asks`] cancels the call that waits behind it.
+//! Promises: a call that asks is executed once. While it waits for its client's answers it has no turn and
+//! its idle time stands still; dropping it, in an [`Asks`] or anywhere else, cancels it at the upstream.
 //!
 //! Knows nothing of: clients, and where a call that waits is kept.
 
-use crate::mcp::call::{Caller, Reply};
+use std::fmt;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::questions::Questions;
+use super::{Error, Timeouts};
+use crate::mcp::call::{Body, Broken, Caller, Outcome, Reply};
+use crate::mcp::note::Notes;
 use crate::mcp::question::{Answered, Question};
 
-use super::Error;
+/// How many calls of one upstream may wait for their clients' answers.
+pub(super) const MAX_ASKING: usize = 256;
 
 /// How a call went on.
 #[derive(Debug)]
@@ -18,10 +32,15 @@ pub enum Called {
     Asks(Asks),
 }
 
-/// A call whose upstream wants to know something from its client.
-#[derive(Debug)]
+// === Asks ===
+
+/// A call whose upstream wants to know something from its client. Dropping it cancels the call.
 pub struct Asks {
     questions: Vec<Question>,
+    running: Box<Running>,
+    since: Instant,
+    /// Its place among the calls that wait.
+    place: OwnedSemaphorePermit,
 }
 
 impl Asks {
@@ -30,9 +49,170 @@ impl Asks {
         &self.questions
     }
 
-    /// Goes on with all of the answers. What `caller` says of notes replaces what was said before.
+    /// Waits until answers are no longer wanted: the upstream has replied without them or withdrawn its
+    /// questions, it is lost, or the call has lasted too long. Then [`Asks::answer`] without answers tells
+    /// which. Only while somebody waits here does an upstream over HTTP get on in the meantime. Cancel-safe.
+    pub async fn overtaken(&mut self) {
+        self.running.overtaken().await;
+    }
+
+    /// Goes on with the answers; what was asked and is not among them will be asked again. What `caller` says
+    /// of notes and abilities replaces what was said before.
     pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Called, Error> {
-        let _ = (answers, caller);
-        Err(Error::Protocol("it asks".into()))
+        let Self { mut running, since, place, .. } = self;
+        running.notes.redirect(caller.notes);
+        running.wake(since).await?;
+        drop(place);
+        running.questions.answer(answers, caller.abilities);
+        running.go_on().await
+    }
+}
+
+impl fmt::Debug for Asks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asks").field("questions", &self.questions).finish_non_exhaustive()
+    }
+}
+
+// === Running ===
+
+/// A call under way.
+pub(super) struct Running {
+    pub(super) work: BoxFuture<'static, Result<Reply, Error>>,
+    /// What came of the work, if that happened while the call waited.
+    pub(super) done: Option<Result<Reply, Error>>,
+    pub(super) questions: Questions,
+    pub(super) notes: Notes,
+    pub(super) timeouts: Timeouts,
+    pub(super) began: Instant,
+    /// Since when it may have been idle, the time that it waited for its client left out.
+    pub(super) idle_since: Instant,
+    pub(super) turns: Arc<Semaphore>,
+    /// `None` while it waits for its client.
+    pub(super) turn: Option<OwnedSemaphorePermit>,
+    /// The places of the calls that wait.
+    pub(super) asking: Arc<Semaphore>,
+}
+
+impl Running {
+    /// Goes on until there is a reply, or something to be asked.
+    pub(super) async fn go_on(mut self) -> Result<Called, Error> {
+        if let Some(done) = self.done.take() {
+            return self.finish(done);
+        }
+        loop {
+            let end = self.end();
+            tokio::select! {
+                biased;
+                done = &mut self.work => return self.finish(done),
+                news = self.questions.news() => news.map_err(Error::Undeclared)?,
+                () = sleep_until(end) => {
+                    // Progress may have moved the end.
+                    if self.end() <= Instant::now() {
+                        return Err(Error::TimedOut(self.began.elapsed()));
+                    }
+                    continue;
+                }
+            }
+            // Those that come together go out together.
+            let gathered = (Instant::now() + self.timeouts.gather).min(self.last_moment());
+            tokio::select! {
+                biased;
+                done = &mut self.work => return self.finish(done),
+                () = sleep_until(gathered) => {}
+            }
+            let questions = self.questions.take().map_err(Error::Undeclared)?;
+            // All of them may have been withdrawn by now.
+            if !questions.is_empty() {
+                return self.wait(questions);
+            }
+        }
+    }
+
+    /// Begins to wait for the client's answers.
+    fn wait(mut self, questions: Vec<Question>) -> Result<Called, Error> {
+        let busy = |_| Error::Busy { retry_after: super::handle::MAX_WAIT };
+        let place = Arc::clone(&self.asking).try_acquire_owned().map_err(busy)?;
+        self.turn = None;
+        Ok(Called::Asks(Asks { questions, running: Box::new(self), since: Instant::now(), place }))
+    }
+
+    async fn overtaken(&mut self) {
+        if self.done.is_some() {
+            return;
+        }
+        let end = self.last_moment();
+        tokio::select! {
+            biased;
+            done = &mut self.work => self.done = Some(done),
+            () = self.questions.withdrawn() => {}
+            () = sleep_until(end) => self.done = Some(Err(Error::TimedOut(self.began.elapsed()))),
+        }
+    }
+
+    /// Takes a turn again after the call has waited.
+    async fn wake(&mut self, since: Instant) -> Result<(), Error> {
+        // Who has been at work already is not turned away, as others are who would have to wait this long.
+        if self.done.is_none() {
+            let turn =
+                timeout_at(self.last_moment(), Arc::clone(&self.turns).acquire_owned()).await;
+            let late = || Error::TimedOut(self.began.elapsed());
+            self.turn = Some(turn.map_err(|_| late())?.map_err(|_| late())?);
+        }
+        // An answer is a sign of life where such signs count; elsewhere the limit only stood still.
+        self.idle_since = match self.timeouts.reset_on_progress {
+            true => Instant::now(),
+            false => self.idle_since + since.elapsed(),
+        };
+        Ok(())
+    }
+
+    /// When the call has lasted too long.
+    fn end(&self) -> Instant {
+        let heard = match self.timeouts.reset_on_progress {
+            true => self.notes.last_heard().max(self.idle_since),
+            false => self.idle_since,
+        };
+        (heard + self.timeouts.call).min(self.last_moment())
+    }
+
+    /// When it has, whatever happens. This counts on while the call waits for its client: what it holds at the
+    /// upstream in the meantime (a request, often a thread) has to be bounded by something that no client can
+    /// stretch.
+    fn last_moment(&self) -> Instant {
+        self.began + self.timeouts.call_max
+    }
+
+    fn finish(mut self, done: Result<Reply, Error>) -> Result<Called, Error> {
+        let mut reply = done?;
+        if let Outcome::Result(Body::Arriving(pieces)) = reply.outcome {
+            let (end, turn) = (self.last_moment(), self.turn.take());
+            reply.outcome = Outcome::Result(Body::Arriving(self.arriving(end, turn, pieces)));
+        }
+        Ok(Called::Replied(reply))
+    }
+
+    /// Holds a body that is still arriving to the same limits, and to its turn until it has ended.
+    fn arriving(
+        &self,
+        last_moment: Instant,
+        turn: Option<OwnedSemaphorePermit>,
+        pieces: BoxStream<'static, Result<bytes::Bytes, Broken>>,
+    ) -> BoxStream<'static, Result<bytes::Bytes, Broken>> {
+        let idle = self.timeouts.call;
+        let state = Some((pieces, turn));
+        futures::stream::unfold(state, move |state| {
+            let end = (Instant::now() + idle).min(last_moment);
+            async move {
+                let (mut pieces, turn) = state?;
+                match timeout_at(end, pieces.next()).await {
+                    Ok(None) => None,
+                    Ok(Some(Ok(piece))) => Some((Ok(piece), Some((pieces, turn)))),
+                    Ok(Some(Err(broken))) => Some((Err(broken), None)),
+                    Err(_) => Some((Err(Broken("it stopped arriving".into())), None)),
+                }
+            }
+        })
+        .boxed()
     }
 }

@@ -11,15 +11,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::ear::Ear;
 use super::prompts::Prompts;
+use super::questions::Questions;
 use super::walk::Walk;
 use super::wire::{Answer, Failure, Outgoing, Wire};
-use super::{About, Listing, Settings, legacy, modern};
+use super::{About, Listing, Settings, legacy, modern, rounds};
 use crate::json::Object;
 use crate::mcp::call::{Call, Method, Outcome, Reply};
 use crate::mcp::code;
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::log::Level;
 use crate::mcp::revision::{Era, Revision};
+use crate::rpc;
 
 /// What a server said of itself when the connection was opened.
 #[derive(Debug)]
@@ -92,12 +94,33 @@ impl Connection {
 
     /// Sends a call, once; a tool's once more if it was refused unexecuted because its headers are not
     /// what the server wants (any more), and a new list of its tools says otherwise.
-    pub(super) async fn call(&self, call: &Call, settings: &Settings) -> Result<Reply, Failure> {
+    ///
+    /// What the server asks on the way goes to `questions`, and the answers from there to the server.
+    pub(super) async fn call(
+        &self,
+        call: &Call,
+        questions: &Questions,
+        settings: &Settings,
+    ) -> Result<Reply, Failure> {
         let wired = match self {
             Self::Wired(wired) => wired,
             Self::Library(prompts) => return Ok(prompts.call(call)),
         };
-        let request = wired.dress(call);
+        if wired.about.era() == Era::Legacy || !modern::reads(call) {
+            return self.send(wired, call, questions, settings).await;
+        }
+        let send = |call| async move { self.send(wired, &call, questions, settings).await };
+        rounds::run(call, questions, send).await
+    }
+
+    async fn send(
+        &self,
+        wired: &Wired,
+        call: &Call,
+        questions: &Questions,
+        settings: &Settings,
+    ) -> Result<Reply, Failure> {
+        let request = wired.dress(call, questions);
         let sent = request.headers.clone();
         let answer = wired.ask_logging(call, request).await?;
         let mismatch = matches!(
@@ -108,7 +131,7 @@ impl Connection {
             return Ok(wired.reply(answer));
         }
         self.list(Kind::Tool, settings).await?;
-        let request = wired.dress(call);
+        let request = wired.dress(call, questions);
         if request.headers == sent {
             return Ok(wired.reply(answer));
         }
@@ -156,9 +179,14 @@ impl Wired {
         introduction: Introduction,
         headers: &HeaderMap,
     ) -> Result<Self, Failure> {
+        let tells_whose = wire.tells_whose() || ear.is_alone();
         let dialect = match introduction.revision.era() {
-            Era::Legacy => Dialect::Legacy(legacy::Dialect::new(&introduction, headers, &wire)),
-            Era::Modern => Dialect::Modern(modern::Dialect::new(&introduction, headers, &wire)),
+            Era::Legacy => {
+                Dialect::Legacy(legacy::Dialect::new(&introduction, headers, tells_whose))
+            }
+            Era::Modern => {
+                Dialect::Modern(modern::Dialect::new(&introduction, headers, tells_whose))
+            }
         };
         match &dialect {
             Dialect::Legacy(dialect) => dialect.begin(&wire, &ear).await?,
@@ -176,10 +204,17 @@ impl Wired {
         Ok(Self { about: Arc::new(about), wire, dialect, ear, tells: introduction.tells, life })
     }
 
+    #[cfg(test)]
+    pub(super) fn serve_one_client(&self) {
+        self.ear.serve_one_client();
+    }
+
     /// Dresses a call as this server wants it.
-    fn dress(&self, call: &Call) -> Outgoing {
+    fn dress(&self, call: &Call, questions: &Questions) -> Outgoing {
         match &self.dialect {
-            Dialect::Legacy(dialect) => dialect.dress(call, &self.wire),
+            Dialect::Legacy(dialect) => {
+                Outgoing { questions: Some(questions.clone()), ..dialect.dress(call, &self.wire) }
+            }
             Dialect::Modern(dialect) => dialect.dress(call, &self.wire),
         }
     }
@@ -202,7 +237,10 @@ impl Wired {
     }
 
     async fn ask(&self, request: Outgoing) -> Result<Answer, Failure> {
-        let came = self.wire.exchange(request).await;
+        let came = match request.questions.clone() {
+            Some(questions) => self.converse(request, questions).await,
+            None => self.wire.exchange(request).await,
+        };
         match &self.dialect {
             Dialect::Legacy(dialect) => dialect.read(came),
             Dialect::Modern(dialect) => dialect.read(came),
@@ -225,6 +263,31 @@ impl Wired {
         let Dialect::Legacy(dialect) = &self.dialect else { return };
         let answer = self.ask(dialect.dress_level(level)).await;
         tracing::debug!(level = level.as_str(), ?answer, "asked for log messages");
+    }
+
+    /// Sends a request whose server may ask something before it answers, and sends it the answers.
+    async fn converse(&self, request: Outgoing, questions: Questions) -> Result<Answer, Failure> {
+        let headers = request.headers.clone();
+        // Dropped behind the exchange: first the request is cancelled, then its questions are refused.
+        let unanswered = Unanswered { wire: &self.wire, headers: &headers, questions };
+        let answers = async {
+            loop {
+                let given = unanswered.questions.answered().await;
+                let Some(message) = given.write() else { continue };
+                if let Err(failure) = self.wire.notify(message, &headers).await {
+                    let reason = failure.into_reason();
+                    break Failure::Broke(format!("an answer did not reach it: {reason}"));
+                }
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = self.wire.exchange(request) => answer?,
+            failure = answers => return Err(failure),
+        };
+        // Who has answered waits for nothing any more.
+        unanswered.questions.close();
+        Ok(answer)
     }
 
     /// Hears of changes until the connection is over. Returns why it must be opened again, if it must.
@@ -257,6 +320,24 @@ impl Wired {
     pub(super) async fn abandon(&self) {
         self.life.cancel();
         self.wire.close().await;
+    }
+}
+
+/// The questions of a request. Dropping it refuses those that are open: nobody will answer them.
+struct Unanswered<'a> {
+    wire: &'a Wire,
+    headers: &'a HeaderMap,
+    questions: Questions,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        let error =
+            rpc::Error::new(rpc::code::INTERNAL_ERROR, "nobody waits for the call any more");
+        let error = error.to_bytes();
+        let refuse = |id| rpc::write_error(Some(&id), &error);
+        let refusals: Vec<_> = self.questions.close().into_iter().map(refuse).collect();
+        self.wire.send_back(refusals, self.headers);
     }
 }
 

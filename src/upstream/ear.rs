@@ -1,14 +1,14 @@
 //! What a server says, sorted by whom it is for.
 //!
 //! Each connection has one [`Ear`]. Every text that comes in goes through it, over whichever wire:
-//! answers go back to the wire, progress to the call that it belongs to, news of changes to the
-//! `watch` that the house looks at, and a server's own requests get the answer of a client that
-//! offers nothing.
+//! answers go back to the wire, progress and questions to the call that they belong to, news of changes
+//! to the `watch` that the house looks at. A request of the server's that belongs to no call gets the
+//! answer of a client that offers nothing.
 //!
 //! Promises never to wait: a server that floods us costs itself its own answers, and nobody else
 //! anything.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,12 +17,15 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::Changes;
+use super::questions::{Questions, unsupported};
 use super::wire::{Failure, Outgoing};
 use crate::json;
 use crate::mcp::kind::Topic;
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::note::Notes;
+use crate::mcp::question::Subject;
+use crate::mcp::revision::{Era, Revision};
 use crate::rpc::pending::{Pending, Ticket};
 use crate::rpc::{self, Id, Message, Notification, Outcome, Request};
 
@@ -53,6 +56,8 @@ pub(super) type Claim = Ticket<Result<Outcome, Failure>, Side>;
 pub(super) struct Side {
     /// Where its progress goes.
     pub(super) notes: Option<Notes>,
+    /// Where its server's questions go; `None` if it may have none.
+    pub(super) questions: Option<Questions>,
     /// Whether it is a subscription, which the other side may cancel.
     pub(super) listen: bool,
 }
@@ -63,10 +68,12 @@ pub(super) struct Ear {
     pub(super) name: UpstreamName,
     pub(super) pending: Pending<Result<Outcome, Failure>, Side>,
     changes: watch::Sender<Changes>,
-    /// Whether several messages may stand in one array; depends on the revision.
-    batches: AtomicBool,
-    /// Whether the server may ask us something, and we may answer; depends on the era.
-    questions: AtomicBool,
+    /// What the server speaks, once that is known: which freedoms it has.
+    spoken: OnceLock<Revision>,
+    /// Whether the connection serves one client only.
+    alone: AtomicBool,
+    /// How many requests came where there may be none.
+    unlawful: AtomicUsize,
     /// Set once somebody may have listed: of which topics the server tells changes.
     up: OnceLock<[bool; 3]>,
     listening: Notify,
@@ -104,17 +111,23 @@ impl Ear {
             name,
             pending: Pending::default(),
             changes,
-            batches: AtomicBool::new(true),
-            questions: AtomicBool::new(true),
+            spoken: OnceLock::new(),
+            alone: AtomicBool::new(false),
+            unlawful: AtomicUsize::new(0),
             up: OnceLock::new(),
             listening: Notify::new(),
         })
     }
 
-    /// Which freedoms the server has, once it is known what it speaks.
-    pub(super) fn tune(&self, batches: bool, questions: bool) {
-        self.batches.store(batches, Ordering::Relaxed);
-        self.questions.store(questions, Ordering::Relaxed);
+    /// The server speaks this revision from now on.
+    pub(super) fn tune(&self, revision: Revision) {
+        let _ = self.spoken.set(revision);
+    }
+
+    /// The connection serves one client only, so what the server asks without saying for whom is for that one.
+    #[cfg_attr(not(test), expect(dead_code, reason = "connections of one client's own use it"))]
+    pub(super) fn serve_one_client(&self) {
+        self.alone.store(true, Ordering::Relaxed);
     }
 
     /// The server confirmed that we will hear of changes from now on. What changed while nobody
@@ -140,7 +153,8 @@ impl Ear {
 
     /// Enters a request whose answer will be heard; `None` if the connection is closed.
     pub(super) fn enter(&self, request: &Outgoing) -> Option<Claim> {
-        self.pending.open(Side { notes: request.notes.clone(), listen: request.listen })
+        let (notes, questions) = (request.notes.clone(), request.questions.clone());
+        self.pending.open(Side { notes, questions, listen: request.listen })
     }
 
     /// Reads a text that the server sent: one message, or an array of them. `on` is the request on whose
@@ -153,7 +167,7 @@ impl Ear {
             self.sort(message.map_err(|invalid| Junk(invalid.reason))?, on, &mut heard);
             return Ok(heard);
         }
-        if !self.batches.load(Ordering::Relaxed) {
+        if self.spoken.get().is_some_and(|revision| !revision.has_batches()) {
             return Err(Junk("an array of messages, which this revision does not know".into()));
         }
         let messages = json::elements(&text).ok_or_else(|| Junk("not valid JSON".into()))?;
@@ -184,7 +198,7 @@ impl Ear {
                 }
             }
             Message::Notification(notification) => self.note(notification, on),
-            Message::Request(request) => heard.replies.extend(self.reply(&request)),
+            Message::Request(request) => heard.replies.extend(self.reply(request, on)),
         }
     }
 
@@ -202,20 +216,14 @@ impl Ear {
                     notes.progress(params);
                 }
             }
-            // spec 2026-07-28, cancellation: a server sends it to end a subscription and for nothing
-            // else. Before that it is about the server's own requests, whose ids are not ours.
             "notifications/cancelled" => {
-                let id = params.get_bytes("requestId").and_then(Id::parse);
-                let Some(id) = id.and_then(|id| id.minted()) else { return };
-                if self.pending.beside(id, |side| side.listen) == Some(true) {
-                    let ended = Failure::Broke("the server ended the subscription".into());
-                    self.pending.settle(id, Err(ended));
+                if let Some(id) = params.get_bytes("requestId").and_then(Id::parse) {
+                    self.cancelled(&id);
                 }
             }
             "notifications/subscriptions/acknowledged" => self.listening(),
             "notifications/message" => {
-                let notes = on.and_then(|id| self.notes_of(id));
-                if let Some(notes) = notes.filter(|notes| notes.logs().least().is_some()) {
+                if let Some(notes) = self.logs_to(on) {
                     return notes.log(&params);
                 }
                 let text = String::from_utf8_lossy(&params.to_bytes()).into_owned();
@@ -230,19 +238,74 @@ impl Ear {
         self.pending.beside(id, |side| side.notes.clone()).flatten()
     }
 
-    /// The answer of a client that offers nothing; `None` where answers are not allowed
+    /// The call that a log message is about, as with a question: see [`Ear::asked`].
+    fn logs_to(&self, on: Option<u64>) -> Option<Notes> {
+        match on {
+            Some(id) => self.notes_of(id).filter(Notes::takes_logs),
+            None if self.is_alone() => self.pending.newest(|side| {
+                let notes = side.notes.as_ref().filter(|notes| notes.takes_logs())?;
+                notes.logs().least().map(|_| notes.clone())
+            }),
+            None => None,
+        }
+    }
+
+    /// Whether the connection serves one client only.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Relaxed)
+    }
+
+    /// The server takes something back.
+    fn cancelled(&self, id: &Id) {
+        // spec 2026-07-28, cancellation: a server sends it to end a subscription and for nothing
+        // else. Before that it is about the server's own requests, whose ids are not ours.
+        let withdraw = |side: &Side| side.questions.as_ref()?.withdraw(id).then_some(());
+        if self.pending.newest(withdraw).is_some() {
+            return;
+        }
+        let Some(id) = id.minted() else { return };
+        if self.pending.beside(id, |side| side.listen) == Some(true) {
+            let ended = Failure::Broke("the server ended the subscription".into());
+            self.pending.settle(id, Err(ended));
+        }
+    }
+
+    /// What is said at once to a request of the server's. `None`: its client will say it, or nobody may
     /// (spec 2026-07-28, transports: the client MUST NOT send responses).
-    fn reply(&self, request: &Request) -> Option<Bytes> {
-        if !self.questions.load(Ordering::Relaxed) {
-            tracing::debug!(upstream = %self.name, method = &*request.method, "an unlawful request");
+    fn reply(&self, request: Request, on: Option<u64>) -> Option<Bytes> {
+        let revision = self.spoken.get().copied().unwrap_or(Revision::NEWEST_LEGACY);
+        let Request { id, method, params } = request;
+        if revision.era() == Era::Modern {
+            let before = self.unlawful.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(upstream = %self.name, method = &*method, before, "an unlawful request");
             return None;
         }
-        if &*request.method == "ping" {
-            return Some(rpc::write_result(&request.id, b"{}"));
+        if &*method == "ping" {
+            return Some(rpc::write_result(&id, b"{}"));
         }
-        let text = format!("Method not found: {}", request.method);
-        let error = rpc::Error::new(rpc::code::METHOD_NOT_FOUND, text);
-        Some(rpc::write_error(Some(&request.id), &error.to_bytes()))
+        let question = Subject::of_method(&method).zip(self.asked(on));
+        let Some((subject, call)) = question else {
+            return Some(rpc::write_error(Some(&id), &unsupported(&method).to_bytes()));
+        };
+        // The first of two with one id is the one that is answered: the second may be the first, told again
+        // on a stream that was taken up, and an answer to both would be read as two to the first.
+        let is_open = |side: &Side| side.questions.as_ref()?.has(&id).then_some(());
+        if self.pending.newest(is_open).is_some() {
+            tracing::debug!(upstream = %self.name, %id, "a question with the id of an open one");
+            return None;
+        }
+        let refused = call.put(id.clone(), subject, params, revision).err()?;
+        Some(rpc::write_error(Some(&id), &refused.to_bytes()))
+    }
+
+    /// The call that a question is about: the one on whose stream it came. On a stream that all share
+    /// nothing tells which, but where all are one client's the newest is as good as any.
+    fn asked(&self, on: Option<u64>) -> Option<Questions> {
+        match on {
+            Some(id) => self.pending.beside(id, |side| side.questions.clone()).flatten(),
+            None if self.is_alone() => self.pending.newest(|side| side.questions.clone()),
+            None => None,
+        }
     }
 }
 
@@ -255,6 +318,8 @@ pub(super) fn next_pause(last: Duration, since: Instant) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mcp::log::{Level, Wanted};
+    use crate::mcp::note::Note;
 
     fn ear() -> Arc<Ear> {
         let (changes, _) = watch::channel(Changes::default());
@@ -273,10 +338,10 @@ mod tests {
         let sampling = r#"{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}"#;
         let expected = concat!(
             r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"#,
-            r#""message":"Method not found: sampling/createMessage"}}"#
+            r#""message":"Method not found: this client does not support sampling/createMessage"}}"#
         );
         assert_eq!(replies(&ear, sampling), [expected]);
-        ear.tune(false, false);
+        ear.tune(Revision::V2026_07_28);
         assert!(replies(&ear, ping).is_empty(), "a modern client sends no responses");
     }
 
@@ -286,7 +351,7 @@ mod tests {
         let batch =
             r#" [{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"result":{}},7]"#;
         assert_eq!(ear.hear(batch.into(), None).expect("a batch").answers.len(), 2);
-        ear.tune(false, true);
+        ear.tune(Revision::V2025_06_18);
         assert!(ear.hear(batch.into(), None).is_err());
     }
 
@@ -300,11 +365,43 @@ mod tests {
         assert_eq!(*ear.changes.borrow(), Changes([0, 2, 0]));
     }
 
+    #[tokio::test]
+    async fn a_log_message_belongs_to_the_call_of_its_stream_or_to_the_only_client() {
+        let ear = ear();
+        let enter = |wanted: Option<Level>| {
+            let wanted = wanted.map_or_else(Wanted::nothing, Wanted::from);
+            let (notes, stream) = Notes::open(true, wanted);
+            let side = Side { notes: notes.given_to(true), questions: None, listen: false };
+            (ear.pending.open(side).expect("open"), stream)
+        };
+        let (first, heard_first) = enter(Some(Level::Debug));
+        let (second, heard_second) = enter(Some(Level::Error));
+        let (_third, heard_third) = enter(None);
+        let say = |on, data: u32| {
+            let params = format!(r#"{{"level":"error","data":{data}}}"#);
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{params}}}"#
+            );
+            ear.hear(text.into(), on).expect("a notification");
+            Note::Log(params.into())
+        };
+        let of_first = say(Some(first.id()), 1);
+        let of_second = say(Some(second.id()), 2);
+        say(None, 3);
+        say(Some(99), 4);
+        ear.serve_one_client();
+        let of_the_client = say(None, 5);
+        assert_eq!(heard_first.rest(), [of_first]);
+        assert_eq!(heard_second.rest(), [of_second, of_the_client]);
+        assert_eq!(heard_third.rest(), []);
+    }
+
     #[test]
     fn only_a_subscription_can_be_cancelled_by_the_server() {
         let ear = ear();
-        let call = ear.pending.open(Side { notes: None, listen: false }).expect("open");
-        let listen = ear.pending.open(Side { notes: None, listen: true }).expect("open");
+        let side = |listen| Side { notes: None, questions: None, listen };
+        let call = ear.pending.open(side(false)).expect("open");
+        let listen = ear.pending.open(side(true)).expect("open");
         for id in [call.id(), listen.id()] {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#

@@ -1,33 +1,31 @@
 //! The handle to an upstream: what the rest of the house holds.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt;
-use futures::stream::BoxStream;
+use futures::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::asks::Called;
+use super::asks::{Called, MAX_ASKING, Running};
 use super::board::Board;
 use super::connection::Connection;
 use super::dial::Dial;
 use super::prompts;
+use super::questions::Questions;
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::Failure;
 use super::{Changes, Error, Listing, Settings, Source, Status};
-use crate::mcp::call::{Body, Broken, Call, Outcome};
+use crate::mcp::call::{Call, Reply};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::note::Notes;
 
 /// How many calls may wait for their turn, and how long.
 const MAX_WAITING: usize = 128;
-const MAX_WAIT: Duration = Duration::from_secs(1);
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Complaints that wait for the supervisor. When it is full, one about the same connection is already
 /// on its way.
@@ -49,6 +47,8 @@ struct Shared {
     /// Calls in flight.
     turns: Arc<Semaphore>,
     waiting: AtomicUsize,
+    /// Places of the calls that wait for their clients' answers.
+    asking: Arc<Semaphore>,
 }
 
 impl Upstream {
@@ -90,8 +90,9 @@ impl Upstream {
             tasks.spawn(supervisor.run(stop));
         }
         let turns = Arc::new(Semaphore::new(settings.limits.concurrency));
-        let waiting = AtomicUsize::new(0);
-        let shared = Shared { settings, links, status, changes, complaints, turns, waiting };
+        let (waiting, asking) = (AtomicUsize::new(0), Arc::new(Semaphore::new(MAX_ASKING)));
+        let shared =
+            Shared { settings, links, status, changes, complaints, turns, waiting, asking };
         Self { shared: Arc::new(shared) }
     }
 
@@ -128,15 +129,32 @@ impl Upstream {
         self.connection()?;
         let turn = self.turn().await?;
         let began = Instant::now();
-        let work = self.with_connection(|connection| {
-            let (call, settings) = (&call, &self.shared.settings);
-            async move { connection.call(call, settings).await }
-        });
-        let mut reply = self.patiently(began, &call.caller.notes, work).await?;
-        if let Outcome::Result(Body::Arriving(pieces)) = reply.outcome {
-            reply.outcome = Outcome::Result(Body::Arriving(self.arriving(began, turn, pieces)));
-        }
-        Ok(Called::Replied(reply))
+        let (notes, questions) = (call.caller.notes.clone(), Questions::new(&call.caller));
+        let work = self.clone().send(call, questions.clone()).boxed();
+        let shared = &self.shared;
+        let (timeouts, turns) = (shared.settings.timeouts, Arc::clone(&shared.turns));
+        let running = Running {
+            work,
+            done: None,
+            questions,
+            notes,
+            timeouts,
+            began,
+            idle_since: began,
+            turns,
+            turn: Some(turn),
+            asking: Arc::clone(&shared.asking),
+        };
+        running.go_on().await
+    }
+
+    async fn send(self, call: Call, questions: Questions) -> Result<Reply, Error> {
+        let settings = &self.shared.settings;
+        let (call, questions) = (&call, &questions);
+        self.with_connection(|connection| async move {
+            connection.call(call, questions, settings).await
+        })
+        .await
     }
 
     /// Does `send` over the connection; once more over the next one if it was refused unexecuted.
@@ -165,6 +183,13 @@ impl Upstream {
     fn connection(&self) -> Result<Connection, Error> {
         let connection = self.shared.links.borrow().clone();
         connection.ok_or_else(|| self.unavailable())
+    }
+
+    /// Lets the open connection be one client's own.
+    #[cfg(test)]
+    pub(super) fn serve_one_client(&self) {
+        let Ok(Connection::Wired(wired)) = self.connection() else { panic!("no connection") };
+        wired.serve_one_client();
     }
 
     /// Waits until the connection `epoch` has been replaced.
@@ -205,53 +230,6 @@ impl Upstream {
         let turn = timeout(MAX_WAIT, Arc::clone(turns).acquire_owned()).await;
         drop(waiting);
         turn.map_err(|_| busy())?.map_err(|_| busy())
-    }
-
-    /// Waits for `work` as long as the settings allow; progress may make the wait longer.
-    async fn patiently<T>(
-        &self,
-        began: Instant,
-        notes: &Notes,
-        work: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        let timeouts = &self.shared.settings.timeouts;
-        let mut work = pin!(work);
-        loop {
-            let heard = if timeouts.reset_on_progress { notes.last_heard() } else { began };
-            let end = (heard.max(began) + timeouts.call).min(began + timeouts.call_max);
-            if end <= Instant::now() {
-                return Err(Error::TimedOut(began.elapsed()));
-            }
-            tokio::select! {
-                biased;
-                done = &mut work => return done,
-                () = sleep_until(end) => {}
-            }
-        }
-    }
-
-    /// Holds a body that is still arriving to the same limits, and to its turn until it has ended.
-    fn arriving(
-        &self,
-        began: Instant,
-        turn: OwnedSemaphorePermit,
-        pieces: BoxStream<'static, Result<bytes::Bytes, Broken>>,
-    ) -> BoxStream<'static, Result<bytes::Bytes, Broken>> {
-        let timeouts = self.shared.settings.timeouts;
-        let state = Some((pieces, turn));
-        futures::stream::unfold(state, move |state| {
-            let end = (Instant::now() + timeouts.call).min(began + timeouts.call_max);
-            async move {
-                let (mut pieces, turn) = state?;
-                match timeout_at(end, pieces.next()).await {
-                    Ok(None) => None,
-                    Ok(Some(Ok(piece))) => Some((Ok(piece), Some((pieces, turn)))),
-                    Ok(Some(Err(broken))) => Some((Err(broken), None)),
-                    Err(_) => Some((Err(Broken("it stopped arriving".into())), None)),
-                }
-            }
-        })
-        .boxed()
     }
 }
 

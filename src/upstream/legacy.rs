@@ -15,11 +15,13 @@ use tokio::time::Instant;
 use super::connection::{Introduction, Opening, error_text};
 use super::ear::{self, Ear};
 use super::levels::Levels;
+use super::rounds::RETRY_MEMBERS;
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
 use crate::mcp::call::{Call, Outcome};
 use crate::mcp::kind::Kind;
 use crate::mcp::log::Level;
+use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc;
 
@@ -41,11 +43,24 @@ pub(super) struct Dialect {
     pub(super) levels: Option<Arc<Levels>>,
 }
 
-/// The request that opens a connection.
-pub(super) fn opening() -> Outgoing {
+/// What the connection on which the house lists offers to be asked for. Over Streamable HTTP a question comes
+/// on the stream of its call, so everything is offered: some servers decide by it which tools they have, and
+/// what a call's own client did not declare is refused. Elsewhere a question does not say whose it is.
+pub(super) fn offered(wire: &Wire) -> Abilities {
+    match wire {
+        Wire::Http(_) => Abilities::ALL,
+        Wire::Stdio(_) | Wire::Sse(_) => Abilities::default(),
+    }
+}
+
+/// The request that opens a connection on which clients with these abilities can be asked.
+///
+/// What else a client declares is left out: `roots.listChanged`, since nobody tells; `experimental` and `tasks`,
+/// which are not carried.
+pub(super) fn opening(abilities: Abilities) -> Outgoing {
     let mut params = Object::new();
     params.set("protocolVersion", json::quote(Revision::NEWEST_LEGACY.as_str()));
-    params.set("capabilities", "{}");
+    params.set("capabilities", abilities.declare(Revision::NEWEST_LEGACY).to_bytes());
     params.set("clientInfo", super::client_info());
     // spec 2025-11-25, cancellation: `initialize` MUST NOT be cancelled.
     Outgoing { resume: true, ..Outgoing::new("initialize", params, HeaderMap::new()) }
@@ -75,19 +90,19 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
 
 impl Dialect {
     /// The dialect after the opening request was answered.
-    pub(super) fn new(introduction: &Introduction, headers: &HeaderMap, wire: &Wire) -> Self {
+    pub(super) fn new(introduction: &Introduction, headers: &HeaderMap, tells_whose: bool) -> Self {
         let session = headers.get(SESSION).filter(|id| id.len() <= MAX_SESSION_BYTES).cloned();
         let session = session.map(|mut id| {
             id.set_sensitive(true);
             id
         });
-        let levels = (introduction.logging && wire.tells_whose()).then(Arc::default);
+        let levels = (introduction.logging && tells_whose).then(Arc::default);
         Self { revision: introduction.revision, session, levels }
     }
 
     /// What is left to do before the first request.
     pub(super) async fn begin(&self, wire: &Wire, ear: &Ear) -> Result<(), Failure> {
-        ear.tune(self.revision.has_batches(), true);
+        ear.tune(self.revision);
         if let Wire::Sse(wire) = wire {
             wire.agree(self.headers());
         }
@@ -98,12 +113,16 @@ impl Dialect {
     /// Dresses a call.
     pub(super) fn dress(&self, call: &Call, _wire: &Wire) -> Outgoing {
         let caller = &call.caller;
+        let mut params = call.params.clone();
+        for member in RETRY_MEMBERS {
+            params.take(member);
+        }
         Outgoing {
             notes: caller.notes.given_to(self.levels.is_some()),
             cancel: Cancel::Notify,
             resume: true,
             stream: caller.revision.era() == Era::Legacy,
-            ..Outgoing::new(call.method.as_str(), call.params.clone(), self.headers())
+            ..Outgoing::new(call.method.as_str(), params, self.headers())
         }
     }
 

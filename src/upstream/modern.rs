@@ -107,13 +107,17 @@ fn choose(supported: &[Revision]) -> Option<Opening> {
 
 impl Dialect {
     /// The dialect after the opening request was answered.
-    pub(super) fn new(introduction: &Introduction, _headers: &HeaderMap, wire: &Wire) -> Self {
-        Self { mirrors: Arc::default(), logs: introduction.logging && wire.tells_whose() }
+    pub(super) fn new(
+        introduction: &Introduction,
+        _headers: &HeaderMap,
+        tells_whose: bool,
+    ) -> Self {
+        Self { mirrors: Arc::default(), logs: introduction.logging && tells_whose }
     }
 
     /// What is left to do before the first request.
     pub(super) async fn begin(&self, _wire: &Wire, ear: &Ear) -> Result<(), Failure> {
-        ear.tune(REVISION.has_batches(), false);
+        ear.tune(REVISION);
         Ok(())
     }
 
@@ -137,7 +141,8 @@ impl Dialect {
         Outgoing {
             notes: caller.notes.given_to(self.logs),
             cancel: cancel_on(wire),
-            stream: caller.revision.era() == Era::Modern,
+            // What Weir has to read is not handed on while it arrives.
+            stream: !reads(call),
             ..request
         }
     }
@@ -259,9 +264,7 @@ fn cancel_on(wire: &Wire) -> Cancel {
 fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) -> Outgoing {
     let mut context = params.get_object("_meta").unwrap_or_default();
     let info = caller.and_then(|caller| caller.info.clone());
-    // What a legacy client declared is about requests that this era does not have.
-    let modern = caller.filter(|caller| caller.revision.era() == Era::Modern);
-    let capabilities = modern.map_or(Bytes::from_static(b"{}"), |it| carried(&it.capabilities));
+    let capabilities = caller.map_or(Bytes::from_static(b"{}"), declared);
     context.set(meta::PROTOCOL_VERSION, json::quote(REVISION.as_str()));
     context.set(meta::CLIENT_INFO, info.unwrap_or_else(super::client_info));
     context.set(meta::CLIENT_CAPABILITIES, capabilities);
@@ -271,6 +274,26 @@ fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) ->
     headers.insert(VERSION, HeaderValue::from_static(REVISION.as_str()));
     headers.insert(METHOD, HeaderValue::from_static(method));
     Outgoing::new(method, params, headers)
+}
+
+/// Whether Weir looks for questions in the answer to a call: a modern client finds them itself, where they
+/// may be.
+pub(super) fn reads(call: &Call) -> bool {
+    call.caller.revision.era() == Era::Legacy || call.method == Method::Complete
+}
+
+/// What a caller declares in the words of this era: its own, or those for what its session declared.
+fn declared(caller: &Caller) -> Bytes {
+    let carried = carried(&caller.capabilities);
+    if caller.revision.era() == Era::Modern {
+        return carried;
+    }
+    let mut declared = caller.abilities.declare(REVISION);
+    let extensions = Object::parse_within(carried, usize::MAX).ok();
+    if let Some(extensions) = extensions.and_then(|it| it.get_object("extensions")) {
+        declared.set("extensions", extensions.to_bytes());
+    }
+    declared.to_bytes()
 }
 
 /// A client's capabilities without what cannot be carried: the handle of a task would lead nowhere

@@ -136,7 +136,7 @@ async fn discover(wire: &Wire) -> Result<Opened, Closed> {
 }
 
 async fn initialize(wire: &Wire) -> Result<Opened, Closed> {
-    ask(wire, legacy::opening(), legacy::introduce).await
+    ask(wire, legacy::opening(legacy::offered(wire)), legacy::introduce).await
 }
 
 async fn ask(

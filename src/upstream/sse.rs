@@ -133,6 +133,11 @@ impl Wire {
         self.shared.courier.notify(message, headers).await
     }
 
+    /// Sends what the server is owed for its own requests.
+    pub(super) fn send_back(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
+        self.shared.courier.send_back(replies, headers);
+    }
+
     /// Waits until the stream has ended and tells why. Cancel-safe.
     pub(super) async fn ended(&self) -> String {
         self.shared.life.ended().await

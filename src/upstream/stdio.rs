@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::asks::MAX_ASKING;
 use super::child;
 use super::dial::Child;
 use super::ear::{Claim, Ear};
@@ -62,8 +63,9 @@ impl Wire {
         max_message: usize,
         tasks: &TaskTracker,
     ) -> Self {
-        // Each call holds a place for its cancellation beside the one for itself (see `exchange`).
-        let (outbox, lines) = mpsc::channel(2 * concurrency + SPARE_PLACES);
+        // Each call holds a place for its cancellation beside the one for itself (see `exchange`), and keeps
+        // it while it waits for its client without having a turn.
+        let (outbox, lines) = mpsc::channel(2 * concurrency + MAX_ASKING + SPARE_PLACES);
         let (ended_sender, ended) = watch::channel(None);
         let closing = CancellationToken::new();
         let (gone, broken) = (CancellationToken::new(), CancellationToken::new());
@@ -121,6 +123,13 @@ impl Wire {
     pub(super) async fn notify(&self, message: Bytes) -> Result<(), Failure> {
         let sent = self.shared.outbox.send(message).await;
         sent.map_err(|_| Failure::Unsent(self.shared.life.reason()))
+    }
+
+    /// Sends what the child is owed, as far as it reads.
+    pub(super) fn send_back(&self, replies: Vec<Bytes>) {
+        for reply in replies {
+            let _ = self.shared.outbox.try_send(reply);
+        }
     }
 
     /// Waits until the child has ended and tells why. Cancel-safe.

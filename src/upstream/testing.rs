@@ -78,6 +78,7 @@ pub(super) fn settings(over: Over) -> Settings {
             call: Duration::from_secs(60),
             call_max: Duration::from_secs(600),
             reset_on_progress: true,
+            gather: Duration::from_millis(5),
         },
         retry: Retry {
             backoff: Duration::from_millis(250),

@@ -5,3 +5,4 @@ mod life;
 mod lists;
 mod opening;
 mod pair;
+mod questions;

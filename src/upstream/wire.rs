@@ -10,11 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
+use super::questions::Questions;
 use super::{Error, http, sse, stdio};
 use crate::json::Object;
 use crate::mcp::call::Outcome;
 use crate::mcp::meta;
 use crate::mcp::note::Notes;
+use crate::mcp::question::Abilities;
 use crate::rpc;
 
 /// A request, dressed by a dialect.
@@ -26,6 +28,8 @@ pub(super) struct Outgoing {
     pub(super) headers: HeaderMap,
     /// Where progress and log messages go; `None` where nobody hears any.
     pub(super) notes: Option<Notes>,
+    /// Where the server's questions go; `None` refuses them.
+    pub(super) questions: Option<Questions>,
     pub(super) cancel: Cancel,
     /// Whether an event stream that was lost is taken up again where it ended.
     pub(super) resume: bool,
@@ -54,6 +58,7 @@ impl Outgoing {
             params,
             headers,
             notes: None,
+            questions: None,
             cancel: Cancel::Never,
             resume: false,
             stream: false,
@@ -105,6 +110,8 @@ pub(super) enum Failure {
     TimedOut(Duration),
     /// The answer was larger than this.
     TooLarge(usize),
+    /// It takes something of the client that this did not declare.
+    Undeclared(Abilities),
     /// What came back is no answer.
     Protocol(String),
 }
@@ -126,6 +133,7 @@ impl From<Failure> for Error {
             Failure::Broke(reason) => Self::Broke(reason),
             Failure::TimedOut(time) => Self::TimedOut(time),
             Failure::TooLarge(limit) => Self::TooLarge(limit),
+            Failure::Undeclared(abilities) => Self::Undeclared(abilities),
             Failure::Protocol(reason) => Self::Protocol(reason),
             Failure::Refused { status, .. } => {
                 let reason = format!("it answered with HTTP {status}");
@@ -184,6 +192,16 @@ impl Wire {
             Self::Stdio(wire) => wire.notify(message).await,
             Self::Http(wire) => wire.notify(message, headers).await,
             Self::Sse(wire) => wire.notify(message, headers).await,
+        }
+    }
+
+    /// Sends what the server is owed for its own requests; nobody waits for it, and beyond a bound it is
+    /// dropped.
+    pub(super) fn send_back(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
+        match self {
+            Self::Stdio(wire) => wire.send_back(replies),
+            Self::Http(wire) => wire.send_back(replies, headers),
+            Self::Sse(wire) => wire.send_back(replies, headers),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cell::{MODERN_HTTP, SIDES, UPSTREAMS};
+use crate::cell::{LEGACY_HTTP, SIDES, UPSTREAMS};
 use crate::client::named;
 use crate::world::{World, everywhere, hub, pass};
 
@@ -69,7 +69,7 @@ async fn a_second_answer_is_dropped() {
 async fn a_legacy_servers_ping_is_answered_and_its_questions_are_declined() {
     for upstream in UPSTREAMS.into_iter().filter(|side| !side.is_modern()) {
         let world = World::start(hub(upstream), "").await;
-        let client = world.client(MODERN_HTTP).await;
+        let client = world.client(LEGACY_HTTP).await;
         let hub = world.upstream("hub");
         hub.until_heard(weir::mcp::kind::Topic::Prompts).await;
         hub.say(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);

@@ -46,6 +46,13 @@ fn tuning() -> Vec<Key> {
             "Whether progress begins `call` anew. With `false` a call ends after `call`.",
         )
         .or(times.reset_on_progress),
+        Key::new(
+            "gather",
+            Shape::Duration,
+            "How long the first question that a server asks in the middle of a call waits for further ones, so that \
+             those that come together reach the client together.",
+        )
+        .or(duration(times.gather)),
     ];
     let pauses = vec![
         Key::new(

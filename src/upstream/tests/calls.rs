@@ -19,20 +19,20 @@ const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::V2026_07_28;
 
 /// A server in one of the combinations of era and wire that there are, and the call that it got.
-enum Server {
+pub(super) enum Server {
     Stdio(Box<Peer>, Value),
     Http(Events, Value),
     Sse(Pair, Value),
 }
 
 impl Server {
-    fn request(&self) -> &Value {
+    pub(super) fn request(&self) -> &Value {
         match self {
             Self::Stdio(_, request) | Self::Http(_, request) | Self::Sse(_, request) => request,
         }
     }
 
-    async fn send(&mut self, message: Value) {
+    pub(super) async fn send(&mut self, message: Value) {
         match self {
             Self::Stdio(peer, _) => peer.send(message).await,
             Self::Http(events, _) => events.send(message),
@@ -40,20 +40,20 @@ impl Server {
         }
     }
 
-    async fn progress(&mut self, progress: u64) {
+    pub(super) async fn progress(&mut self, progress: u64) {
         let token = self.request()["params"]["_meta"]["progressToken"].clone();
         let params = json!({ "progressToken": token, "progress": progress });
         let method = "notifications/progress";
         self.send(json!({ "jsonrpc": "2.0", "method": method, "params": params })).await;
     }
 
-    async fn answer(&mut self, result: Value) {
+    pub(super) async fn answer(&mut self, result: Value) {
         let id = self.request()["id"].clone();
         self.send(json!({ "jsonrpc": "2.0", "id": id, "result": result })).await;
     }
 
     /// Checks that the call was cancelled the way that wire and era want it.
-    async fn expect_cancelled(self, world: &mut World, era: Era) {
+    pub(super) async fn expect_cancelled(self, world: &mut World, era: Era) {
         let id = self.request()["id"].clone();
         let cancelled = match self {
             Self::Stdio(mut peer, _) => peer.read().await,

@@ -1,0 +1,142 @@
+//! A call to a modern server whose client cannot answer in a retry of its own: Weir asks, and sends the call
+//! once more with the answers.
+//!
+//! Promises: the state goes back byte for byte; nothing but what the client declared is asked; the rounds are
+//! bounded.
+//!
+//! Knows nothing of: how a call is sent, and how the client is asked.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::questions::{Given, MAX_OPEN, Questions};
+use super::wire::Failure;
+use crate::json::Object;
+use crate::mcp::call::{Body, Call, Method, Outcome, Reply};
+use crate::mcp::question::{Question, Subject};
+use crate::mcp::revision::Era;
+use crate::rpc;
+
+/// How many times a call is sent once more.
+const MAX_ROUNDS: usize = 8;
+
+/// Pauses before a call is sent once more that asked for nothing but that.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The members of `params` that belong to a retry.
+pub(super) const RETRY_MEMBERS: [&str; 2] = [RESPONSES, STATE];
+const RESPONSES: &str = "inputResponses";
+const STATE: &str = "requestState";
+
+/// What a server needs before it can go on.
+#[derive(Debug)]
+struct Needed {
+    questions: Vec<Question>,
+    /// Goes back as it came; `None` where none came.
+    state: Option<Bytes>,
+}
+
+/// Sends a call until it is answered with anything but questions.
+pub(super) async fn run<F>(
+    call: &Call,
+    questions: &Questions,
+    send: impl Fn(Call) -> F,
+) -> Result<Reply, Failure>
+where
+    F: Future<Output = Result<Reply, Failure>>,
+{
+    let mut first = call.clone();
+    for member in RETRY_MEMBERS {
+        first.params.take(member);
+    }
+    let mut next = first.clone();
+    let mut pause = FIRST_PAUSE;
+    for round in 0.. {
+        let reply = send(next).await?;
+        let Some(needed) = read(&reply).map_err(Failure::Protocol)? else { return Ok(reply) };
+        // spec 2026-07-28, multi round-trip requests: MUST NOT on any other request.
+        if call.method == Method::Complete {
+            return Err(Failure::Protocol("it wants input for a completion".into()));
+        }
+        if round == MAX_ROUNDS {
+            break;
+        }
+        next = first.clone();
+        if let Some(state) = needed.state {
+            next.params.set(STATE, state);
+        }
+        if needed.questions.is_empty() {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            continue;
+        }
+        questions.put_all(needed.questions).map_err(Failure::Undeclared)?;
+        let mut responses = Object::new();
+        for given in questions.all_answered().await {
+            match response(&given) {
+                Ok(response) => responses.set(&given.key, response),
+                Err(error) => {
+                    let outcome = Outcome::Error(error);
+                    return Ok(Reply { era: Era::Legacy, outcome });
+                }
+            }
+        }
+        next.params.set(RESPONSES, responses.to_bytes());
+    }
+    Err(Failure::Protocol(format!("it still wants input after {MAX_ROUNDS} rounds")))
+}
+
+/// Reads what a reply asks for, if it does.
+fn read(reply: &Reply) -> Result<Option<Needed>, String> {
+    let Outcome::Result(Body::Whole(result)) = &reply.outcome else { return Ok(None) };
+    // What cannot be read is for whoever hands it on.
+    let Ok(result) = Object::parse_within(result.clone(), usize::MAX) else { return Ok(None) };
+    if result.get_string("resultType").as_deref() != Some("input_required") {
+        return Ok(None);
+    }
+    let state = result.get_bytes(STATE);
+    if state.as_ref().is_some_and(|state| !state.starts_with(b"\"")) {
+        return Err("its `requestState` is no string".into());
+    }
+    let questions = match (result.get_object("inputRequests"), result.has("inputRequests")) {
+        (Some(requests), _) => requests
+            .keys()
+            .map(|key| question(&requests, key))
+            .collect::<Option<Vec<_>>>()
+            .ok_or("it wants input that no client knows")?,
+        (None, true) => return Err("its `inputRequests` is no object".into()),
+        (None, false) => Vec::new(),
+    };
+    if questions.len() > MAX_OPEN {
+        return Err(format!("it asks more than {MAX_OPEN} questions at once"));
+    }
+    // spec, server requirements: at least one of the two.
+    if questions.is_empty() && state.is_none() {
+        return Err("it wants input and does not say which".into());
+    }
+    Ok(Some(Needed { questions, state }))
+}
+
+fn question(requests: &Object, key: &str) -> Option<Question> {
+    let request = requests.get_object(key)?;
+    let subject = Subject::of_method(&request.get_string("method")?)?;
+    let params = match request.has("params") {
+        true => request.get_object("params")?,
+        false => Object::new(),
+    };
+    Some(Question { key: key.into(), subject, params })
+}
+
+/// What stands for an answer in a retry, which holds results only; `Err` is an error that ends the call.
+fn response(given: &Given) -> Result<Bytes, Bytes> {
+    match (&given.outcome, given.subject) {
+        (rpc::Outcome::Result(result), _) => Ok(result.clone()),
+        // A user who cannot be asked has not decided.
+        (rpc::Outcome::Error(_), Subject::Elicitation) => {
+            Ok(Bytes::from_static(b"{\"action\":\"cancel\"}"))
+        }
+        (rpc::Outcome::Error(error), _) => Err(error.clone()),
+    }
+}
