@@ -8,6 +8,7 @@
 //! Knows nothing of: HTTP, JSON-RPC, and what an event holds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
@@ -204,6 +205,23 @@ pub fn write_message(data: &[u8]) -> Bytes {
     out.extend_from_slice(data);
     out.extend_from_slice(MESSAGE_TAIL);
     out.freeze()
+}
+
+/// Writes an event that holds one message, under an id. Both must stand on one line.
+pub fn write_numbered(id: &str, data: &[u8]) -> Bytes {
+    debug_assert!(!id.contains(['\n', '\r', '\0']), "the id is one line");
+    let message = write_message(data);
+    let mut out = BytesMut::with_capacity(message.len() + id.len() + 5);
+    out.extend_from_slice(b"id: ");
+    out.extend_from_slice(id.as_bytes());
+    out.extend_from_slice(b"\n");
+    out.extend_from_slice(&message);
+    out.freeze()
+}
+
+/// Writes an event that holds nothing but an id, to come back with, and when a client should.
+pub fn write_place(id: &str, retry: Duration) -> Bytes {
+    format!("id: {id}\nretry: {}\ndata: \n\n", retry.as_millis()).into()
 }
 
 /// Writes an event of another kind. `name` and `data` must stand on one line each.

@@ -18,6 +18,7 @@ mod pair;
 mod ping;
 mod policy;
 mod progress;
+mod resuming;
 mod retrying;
 mod revisions;
 mod sessions;
