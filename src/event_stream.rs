@@ -252,6 +252,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_under_an_id_is_read_under_it() {
+        let mut reader = Reader::new(100);
+        let place = reader.feed(&write_place("a.0", Duration::from_secs(1))).expect("small");
+        assert_eq!(
+            (place.len(), &*place[0].data, place[0].id.as_deref()),
+            (1, &b""[..], Some("a.0"))
+        );
+        assert_eq!(reader.retry_ms(), Some(1_000));
+        let events = reader.feed(&write_numbered("a.1", b"{}")).expect("small");
+        assert_eq!(
+            (events.len(), &*events[0].data, reader.last_id()),
+            (1, &b"{}"[..], Some("a.1"))
+        );
+    }
+
+    #[test]
     fn events_do_not_depend_on_line_ends_or_cuts() {
         let text = "\u{feff}: hello\nid: 4\ndata: a\ndata:b\nevent: x\n\ndata\n\nevent: none\n\nretry: 7\n\n";
         let expected = [

@@ -8,10 +8,10 @@ use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
 use weir::rpc::{self, Id};
 
-use crate::cell::{LEGACY_HTTP, Side, UPSTREAMS, Wire};
+use crate::cell::{CLIENTS, LEGACY_HTTP, Side, UPSTREAMS, Wire};
 use crate::client::{Client, HttpExchange, named, object, set};
 use crate::upstream::{Call, Script};
-use crate::world::{Scripts, World, hub, key_of, pass, settle};
+use crate::world::{Scripts, World, hub, key_of, pass, settle, with_pair};
 
 const ON: &str = "[protocol]\nresumable = true\n";
 const WITH_PROGRESS: &str = r#"{"name":"hub__a","_meta":{"progressToken":70}}"#;
@@ -499,5 +499,44 @@ async fn with_it_on_every_upstream_is_served_as_without() {
             drop(client);
             world.close().await;
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_ends_its_stream_to_be_polled_is_asked_for_the_rest() {
+    for side in CLIENTS {
+        let world = World::start(hub(LEGACY_HTTP), &with_pair(ON)).await;
+        let hub = world.upstream("hub");
+        let client = world.client(side).await;
+        hub.until_heard(weir::mcp::kind::Topic::Tools).await;
+        let mut held = hub.hold("tools/call");
+        let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        go_on(&call, 1, 1).await;
+        call.piece("id: p1\nretry: 700\ndata: \n\n");
+        let (id, token) = (call.id(), call.progress_token());
+        drop(call);
+        let began = tokio::time::Instant::now();
+        let polls = || {
+            let heads = hub.heads();
+            heads.iter().filter(|it| it.get("last-event-id").is_some_and(|id| id == "p1")).count()
+        };
+        while polls() == 0 {
+            pass(Duration::from_millis(10)).await;
+        }
+        assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
+        settle().await;
+        let params = format!(r#"{{"progress":2,"progressToken":{token}}}"#);
+        hub.say(&format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{params}}}"#
+        ));
+        settle().await;
+        hub.say(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{RESULT}}}"#));
+        let reply = exchange.reply().await;
+        assert_eq!(reply.notes, [progress(1), progress(2)], "{side}");
+        assert!(reply.result().contains("last"), "{side}: {reply:?}");
+        assert_eq!((hub.count("tools/call"), polls()), (1, 1), "{side}");
+        drop(client);
+        world.close().await;
     }
 }

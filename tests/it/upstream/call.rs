@@ -67,6 +67,11 @@ impl Call {
         self.notify("notifications/progress", &params);
     }
 
+    /// The id under which the call came.
+    pub(crate) fn id(&self) -> Id {
+        self.id.clone()
+    }
+
     /// The token under which the call asks for progress.
     pub(crate) fn progress_token(&self) -> String {
         let meta = self.params.get_object("_meta").unwrap_or_default();
