@@ -10,7 +10,9 @@ mod asked;
 pub mod fault;
 mod first_list;
 pub mod listen;
+mod parking;
 mod refresh;
+mod rounds;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +35,9 @@ pub use asked::{Asked, Went};
 pub use fault::Fault;
 use first_list::FirstList;
 pub use listen::Listen;
+use parking::Parking;
 use refresh::Refresh;
+pub use rounds::Round;
 
 /// How long a list may be kept where no upstream says less. Changes are told of anyway.
 const LIST_TTL: Duration = Duration::from_secs(60);
@@ -44,6 +48,8 @@ pub struct Gateway {
     catalog: Arc<Catalog>,
     upstreams: HashMap<UpstreamName, Upstream>,
     first_list: FirstList,
+    /// Calls that wait for clients without a conversation.
+    parking: Parking<Asked>,
 }
 
 /// A client that was let in. Cheap to clone.
@@ -90,7 +96,12 @@ impl Gateway {
             tasks.spawn(refresh.run(stop.clone()));
         }
         let upstreams = upstreams.into_iter().map(|upstream| (upstream.name().clone(), upstream));
-        Arc::new(Self { policy, catalog, upstreams: upstreams.collect(), first_list })
+        let upstreams = upstreams.collect();
+        let parking = Parking::new();
+        let gateway = Arc::new(Self { policy, catalog, upstreams, first_list, parking });
+        let (parking, stop) = (Arc::clone(&gateway), stop.clone());
+        tasks.spawn(async move { parking.parking.sweep(&stop).await });
+        gateway
     }
 
     /// Lets a client in, before a byte of its request is read.
@@ -214,17 +225,27 @@ impl Guest {
 
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
     pub async fn ask(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
-        let target = match self.resolve(&ask) {
-            Some(target) => target,
-            None => {
-                // Just after the start the owner may not have been listed yet.
-                self.settle().await;
-                let Some(target) = self.resolve(&ask) else {
-                    return Err(Fault::NoSuchItem { kind: ask.kind, key: ask.key });
-                };
-                target
-            }
-        };
+        let target = self.find(&ask).await?;
+        self.send(&target, ask, caller).await
+    }
+
+    /// The item that is asked for, if the guest may reach it.
+    async fn find(&self, ask: &Ask) -> Result<Arc<catalog::Target>, Fault> {
+        if let Some(target) = self.resolve(ask) {
+            return Ok(target);
+        }
+        // Just after the start the owner may not have been listed yet.
+        self.settle().await;
+        let missing = || Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() };
+        self.resolve(ask).ok_or_else(missing)
+    }
+
+    async fn send(
+        &self,
+        target: &catalog::Target,
+        ask: Ask,
+        caller: Caller,
+    ) -> Result<Went, Fault> {
         let name = &target.upstream;
         let upstream = &self.gateway.upstreams[name];
         let call = ask.call(&target.own, caller);

@@ -1,4 +1,4 @@
-//! A text that is never shown.
+//! A text that is never shown, and one that nobody can guess.
 //!
 //! Promises: no `Display`, no serialization; `Debug` prints `***`; comparing takes the same time wherever two
 //! differ; the memory is overwritten when the last owner lets go of it.
@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
@@ -45,6 +47,13 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
+}
+
+/// A new text that nobody can guess: 256 random bits as base64url.
+pub fn unguessable() -> Box<str> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
+    URL_SAFE_NO_PAD.encode(bytes).into()
 }
 
 #[cfg(test)]

@@ -16,7 +16,9 @@ use crate::json::Object;
 use crate::mcp::call::{Ask, Caller, Method, Outcome};
 use crate::mcp::code;
 use crate::mcp::note::{Note, NoteStream, Notes};
+use crate::mcp::question::{Abilities, Question, Subject};
 use crate::mcp::revision::Revision;
+use crate::upstream;
 
 /// The largest result that is read.
 const MAX_RESULT_BYTES: usize = 64 << 20;
@@ -61,8 +63,9 @@ pub(super) async fn ask(house: &House, method: Method, params: Object) -> Result
     let caller = Caller { notes, ..Caller::plain(Revision::NEWEST) };
     let collect = async {
         let went = house.guest().ask(ask, caller).await;
-        let Went::Replied(reply) = went.map_err(|fault| failure(house, fault))? else {
-            return Err(Failure::Unreachable("the upstream needs an answer first".into()));
+        let reply = match went.map_err(|fault| failure(house, &key, fault))? {
+            Went::Replied(reply) => reply,
+            Went::Asks(asked) => return Err(question(&key, asked.questions().first())),
         };
         match reply.outcome {
             Outcome::Error(error) => Err(refused(&key, error)),
@@ -83,7 +86,7 @@ pub(super) async fn ask(house: &House, method: Method, params: Object) -> Result
     // What came through all the house's limits is not judged by its depth here.
     let result = Object::parse_within(text.clone(), usize::MAX).unwrap_or_default();
     match result.get_string("resultType").as_deref() {
-        Some("input_required") => Err(question(&key, &result)),
+        Some("input_required") => Err(question(&key, first_question(&result).as_ref())),
         _ => Ok(Answer { text, result, json: house.json() }),
     }
 }
@@ -100,18 +103,23 @@ async fn listen(heard: Option<NoteStream>, progress: &RefCell<String>) -> Infall
     }
 }
 
-fn failure(house: &House, fault: Fault) -> Failure {
+fn failure(house: &House, key: &str, fault: Fault) -> Failure {
     match fault {
         // It was there a moment ago.
         Fault::NoSuchItem { kind, key } => match house.find(kind, &key) {
             Err(failure) => failure,
             Ok(_) => Failure::Unreachable(format!("the {kind} `{key}` comes and goes")),
         },
+        Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
+            unanswerable(key, wanted(lacking))
+        }
         Fault::Upstream { upstream, cause } => {
             Failure::Unreachable(format!("upstream `{upstream}`: {}", plain(&cause.to_string())))
         }
         Fault::Request(text) => Failure::Usage(text),
-        Fault::TooBusy { .. } => Failure::Unreachable("too busy".to_owned()),
+        Fault::TooBusy { .. } | Fault::TooManyWaiting => {
+            Failure::Unreachable("too busy".to_owned())
+        }
     }
 }
 
@@ -130,13 +138,38 @@ fn refused(key: &str, error: Bytes) -> Failure {
 }
 
 /// The upstream asks something back.
-fn question(key: &str, result: &Object) -> Failure {
-    let requests = result.get_object("inputRequests").unwrap_or_default();
-    let first = requests.keys().next().and_then(|name| requests.get_object(name));
-    let params = first.and_then(|request| request.get_object("params")).unwrap_or_default();
-    let asked = params.get_string("message").map(|text| format!(" (\"{}\")", plain(&text)));
+fn question(key: &str, question: Option<&Question>) -> Failure {
+    let words = question.and_then(|question| question.params.get_string("message"));
+    let words = words.map(|text| format!(" (\"{}\")", plain(&text))).unwrap_or_default();
+    let what = match question.map(|question| question.subject) {
+        Some(Subject::Sampling) => "for a text from its model",
+        Some(Subject::Roots) => "for its folders",
+        Some(Subject::Elicitation) | None => "something",
+    };
+    unanswerable(key, &format!("{what}{words}"))
+}
+
+/// What a question takes, in words.
+fn wanted(lacking: Abilities) -> &'static str {
+    match lacking {
+        Abilities { sampling: true, .. } => "for a text from its model",
+        Abilities { roots: true, .. } => "for its folders",
+        Abilities { url: true, .. } => "to send its user to a URL",
+        _ => "something",
+    }
+}
+
+/// What a result asks first.
+fn first_question(result: &Object) -> Option<Question> {
+    let requests = result.get_object("inputRequests")?;
+    let key = requests.keys().next()?;
+    let request = requests.get_object(key)?;
+    let subject = Subject::of_method(&request.get_string("method")?)?;
+    Some(Question { key: key.into(), subject, params: request.get_object("params")? })
+}
+
+fn unanswerable(key: &str, what: &str) -> Failure {
     Failure::Answered(format!(
-        "{key}: it asks its client something{}, which the command line cannot answer",
-        asked.unwrap_or_default()
+        "{key}: it asks its client {what}, which the command line cannot answer"
     ))
 }

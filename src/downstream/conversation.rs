@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use super::answer::{Answer, Call, Refused, Text, Way};
 use super::calls::Calls;
 use super::legacy::{self, Peer};
+use super::questions::Questions;
 use super::session::new_id;
 use super::{Door, batch, encode};
 use crate::gateway::{Guest, Listen};
@@ -127,7 +128,8 @@ impl Conversation {
     fn initialize(&mut self, request: &Request) -> Answer {
         let client = Client::new(&new_id(), self.end.child_token());
         let versions = &self.door.settings.versions;
-        match legacy::initialize(&self.guest, versions, &request.params, client) {
+        let questions = Questions::new(self.door.stop.clone());
+        match legacy::initialize(&self.guest, versions, &request.params, client, questions) {
             Ok((peer, result)) => {
                 // Opening again begins anew.
                 if let Some(old) = self.opened.take() {

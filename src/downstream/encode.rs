@@ -107,6 +107,12 @@ pub(super) fn too_busy(retry_after: Duration) -> Refused {
     Refused { error, status: StatusCode::TOO_MANY_REQUESTS, retry_after: Some(retry_after) }
 }
 
+/// A call asked for something and there was no place for it to wait for the answer.
+pub(super) fn too_many_waiting() -> Refused {
+    let text = "too many calls of this client wait for its answers: this one was cancelled after it had begun";
+    Refused::new(StatusCode::OK, own_code::TOO_BUSY, text)
+}
+
 /// An upstream broke, in words that name it and nothing behind it: causes may hold paths and
 /// addresses, and are the operator's.
 pub(super) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> Refused {

@@ -39,7 +39,7 @@ pub(super) struct Peer {
     /// What was negotiated.
     pub(super) revision: Revision,
     info: Option<Bytes>,
-    capabilities: Object,
+    capabilities: Bytes,
     /// What it can be asked, in this revision.
     abilities: Abilities,
     pub(super) client: Client,
@@ -55,6 +55,7 @@ pub(super) fn initialize(
     versions: &Versions,
     params: &Object,
     client: Client,
+    questions: Questions,
 ) -> Result<(Peer, Bytes), Refused> {
     let requested = params
         .get_string("protocolVersion")
@@ -69,15 +70,14 @@ pub(super) fn initialize(
         invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
     })?;
     let capabilities = params.get_object("capabilities").unwrap_or_default();
-    let abilities = Abilities::read_in(revision, &capabilities);
     let peer = Peer {
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
-        abilities,
-        capabilities: abilities.restrict(capabilities),
+        abilities: Abilities::read(&capabilities).within(revision),
+        capabilities: capabilities.to_bytes(),
         client,
         logs: Wanted::undecided(),
-        questions: Questions::default(),
+        questions,
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
@@ -124,12 +124,11 @@ pub(super) fn serve(
     let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone());
     // Nothing goes out beside an answer in a batch, so nothing can be asked there.
     let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
-    let (say, beside) = beside.with_said();
-    let asking = Asking { questions: peer.questions.clone(), revision: peer.revision, say };
+    let (asking, beside) = Asking::open(&peer.questions, peer.revision, abilities, beside);
     let caller = Caller {
         revision: peer.revision,
         info: peer.info.clone(),
-        capabilities: abilities.restrict(peer.capabilities.clone()).to_bytes(),
+        capabilities: peer.capabilities.clone(),
         abilities,
         client: peer.client.clone(),
         notes,
@@ -149,7 +148,7 @@ pub(super) fn serve(
 async fn answer(
     guest: &Guest,
     caller: Caller,
-    asking: Asking,
+    asking: Option<Asking>,
     id: &Id,
     method: &str,
     params: Object,
@@ -171,7 +170,9 @@ async fn answer(
     match Method::of(method) {
         // What is not declared is not there.
         Some(Method::Complete) if !guest.view().completions() => {}
-        Some(method) => return ask(guest, caller, &asking, id, method, params, max_reply).await,
+        Some(method) => {
+            return ask(guest, caller, asking.as_ref(), id, method, params, max_reply).await;
+        }
         None => {}
     }
     Err(encode::unknown_method(StatusCode::OK, method))
@@ -192,7 +193,7 @@ async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Ans
 async fn ask(
     guest: &Guest,
     caller: Caller,
-    asking: &Asking,
+    asking: Option<&Asking>,
     id: &Id,
     method: Method,
     params: Object,
@@ -204,8 +205,14 @@ async fn ask(
     let reply = loop {
         match went.map_err(|fault| refuse(&fault))? {
             Went::Replied(reply) => break reply,
-            Went::Asks(asked) => {
-                let answers = asking.ask(asked.upstream(), asked.questions()).await?;
+            Went::Asks(mut asked) => {
+                let asking = asking.ok_or_else(unasked)?;
+                let questions = asked.questions().to_vec();
+                let answers = tokio::select! {
+                    biased;
+                    answers = asking.ask(&questions) => answers?,
+                    () = asked.overtaken() => Vec::new(),
+                };
                 went = asked.answer(answers, caller.clone()).await;
             }
         }
@@ -233,9 +240,7 @@ async fn reply(id: &Id, reply: Reply, max_reply: usize) -> Result<Answer, Refuse
     match object.get("resultType") {
         None | Some("\"complete\"") => Ok(Answer::passing(id, Body::Whole(result))),
         // What can be asked has been, on the way here.
-        Some("\"input_required\"") => {
-            Err(encode::broken("the upstream asks for something where nothing can be asked"))
-        }
+        Some("\"input_required\"") => Err(unasked()),
         Some(_) => Err(encode::broken("the upstream's result is of a type that is not known here")),
     }
 }
@@ -271,8 +276,14 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
             invalid_params(&format!("Unknown {kind}: {key}"))
         }
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
+        Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
     }
+}
+
+/// An upstream asks for what it was not offered.
+fn unasked() -> Refused {
+    encode::broken("the upstream asks for something where nothing can be asked")
 }
 
 /// A request's id is that of one that has not been answered.

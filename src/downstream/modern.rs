@@ -5,6 +5,7 @@
 //!
 //! Knows nothing of: connections, and which wire it is on.
 
+mod input;
 mod listening;
 
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use super::era::Versions;
 use super::meta::{self, Owned};
 use super::modern_headers;
 use super::streams::Streams;
-use crate::gateway::{Fault, Guest, Went};
+use crate::gateway::{Fault, Guest, Round};
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Method, Outcome, Reply};
@@ -26,6 +27,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{Id, Request, code};
+use crate::upstream;
 pub(super) use listening::Listening;
 
 /// What a request becomes.
@@ -218,9 +220,12 @@ async fn ask(
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = ask.key.clone();
-    let went = guest.ask(ask, caller).await.map_err(|fault| refuse(&fault))?;
-    let Went::Replied(reply) = went else {
-        return Err(encode::broken("the upstream needs an answer from the user first"));
+    let round = guest.ask_in_rounds(ask, caller).await.map_err(|fault| refuse(&fault))?;
+    let reply = match round {
+        Round::Replied(reply) => reply,
+        Round::Asks { questions, state } => {
+            return Ok(Answer::result(id, &input::required(&questions, Some(&state))));
+        }
     };
     if encode::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
@@ -240,7 +245,7 @@ async fn reply(
     is_private: bool,
 ) -> Result<Answer, Refused> {
     let body = match reply.outcome {
-        Outcome::Error(object) => return Ok(error(id, capabilities, object)),
+        Outcome::Error(object) => return Ok(error(id, method, capabilities, object)),
         Outcome::Result(body) => body,
     };
     // A large result of the same era passes unread.
@@ -256,7 +261,10 @@ async fn reply(
             object.set("cacheScope", PRIVATE);
             return Ok(Answer::result(id, &object.to_bytes()));
         }
-        Some(COMPLETE | "\"input_required\"") if reply.era == Era::Modern => {
+        Some(COMPLETE) if reply.era == Era::Modern => return Ok(Answer::result(id, &result)),
+        Some(INPUT_REQUIRED) if reply.era == Era::Modern => {
+            // What came too large to be read has passed above.
+            input::check(&object, Abilities::read(capabilities))?;
             return Ok(Answer::result(id, &result));
         }
         Some(COMPLETE) | None => {}
@@ -283,7 +291,7 @@ async fn reply(
 }
 
 /// Passes an upstream's error on, but for codes that this revision must not see.
-fn error(id: &Id, capabilities: &Object, error: Bytes) -> Answer {
+fn error(id: &Id, method: Method, capabilities: &Object, error: Bytes) -> Answer {
     let Ok(mut object) = Object::parse_within(error.clone(), usize::MAX) else {
         return Answer::error(Some(id), StatusCode::OK, &error);
     };
@@ -302,14 +310,18 @@ fn error(id: &Id, capabilities: &Object, error: Bytes) -> Answer {
             object.take("data");
             (StatusCode::OK, changed(&mut object, code::INTERNAL_ERROR))
         }
-        Some(mcp::code::URL_ELICITATION_REQUIRED) if !declares_url_elicitation(capabilities) => {
-            let data = r#"{"requiredCapabilities":{"elicitation":{"url":{}}}}"#;
-            object.set("data", data);
+        // What this revision has in its place.
+        Some(mcp::code::URL_ELICITATION_REQUIRED) if !Abilities::read(capabilities).url => {
+            object.set("data", input::required_capabilities(Abilities::URL));
             (StatusCode::BAD_REQUEST, changed(&mut object, mcp::code::MISSING_CLIENT_CAPABILITY))
         }
-        Some(mcp::code::URL_ELICITATION_REQUIRED) => {
-            (StatusCode::OK, changed(&mut object, code::INTERNAL_ERROR))
-        }
+        Some(mcp::code::URL_ELICITATION_REQUIRED) => match input::visits(&object) {
+            // Without a state: whoever has visited them asks anew.
+            Some(visits) if method != Method::Complete => {
+                return Answer::result(id, &input::required(&visits, None));
+            }
+            _ => (StatusCode::OK, changed(&mut object, code::INTERNAL_ERROR)),
+        },
         _ => (StatusCode::OK, error),
     };
     Answer::error(Some(id), status, &error)
@@ -326,6 +338,10 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
             invalid_params(&format!("Unknown {kind}: {key}"))
         }
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
+        Fault::TooManyWaiting => encode::too_many_waiting(),
+        Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
+            input::undeclared(*lacking)
+        }
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
     }
 }
@@ -365,16 +381,13 @@ fn declares_extensions(capabilities: &Object) -> bool {
     capabilities.get_object("extensions").is_some_and(|extensions| !extensions.is_empty())
 }
 
-fn declares_url_elicitation(capabilities: &Object) -> bool {
-    capabilities.get_object("elicitation").is_some_and(|elicitation| elicitation.has("url"))
-}
-
 fn string(raw: &Bytes) -> Option<String> {
     let text = std::str::from_utf8(raw).ok()?;
     json::decode_string(text).map(|text| text.into_owned())
 }
 
 const COMPLETE: &str = "\"complete\"";
+const INPUT_REQUIRED: &str = "\"input_required\"";
 const PRIVATE: &str = "\"private\"";
 
 #[cfg(test)]
@@ -436,7 +449,8 @@ mod tests {
             ("7", "{}", 200, "7"),
         ] {
             let sent = format!(r#"{{"code":{code},"message":"m"}}"#);
-            let answer = error(&Id::from(1), &object(capabilities), sent.into());
+            let method = Method::CallTool;
+            let answer = error(&Id::from(1), method, &object(capabilities), sent.into());
             assert_eq!(answer.status.as_u16(), status, "{code}");
             let expected = format!(r#""error":{{"code":{expected},"message":"m""#);
             assert!(text(answer).contains(&expected), "{code}");

@@ -13,42 +13,48 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use hyper::StatusCode;
-use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::answer::Refused;
-use super::beside::Say;
-use super::encode::{self, own_code};
-use super::session::new_id;
+use super::beside::{Beside, Say};
+use super::encode;
 use crate::json::{self, Object};
-use crate::mcp::name::UpstreamName;
-use crate::mcp::question::{Answered, Question, Subject};
+use crate::mcp::question::{Abilities, Answered, Question};
 use crate::mcp::revision::Revision;
 use crate::rpc::pending::{Pending, Ticket};
 use crate::rpc::{self, Answer, Id, Outcome, code};
+use crate::secret;
 
 /// The open questions of one conversation. Cheap to clone.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Questions {
     open: Pending<Outcome, ()>,
+    /// Fires when the house closes: no more answers are taken.
+    stop: CancellationToken,
 }
 
 /// The way to ask a call's client.
 #[derive(Debug)]
 pub(super) struct Asking {
-    pub(super) questions: Questions,
-    pub(super) revision: Revision,
+    questions: Questions,
+    revision: Revision,
     /// The call's own stream.
-    pub(super) say: Say,
+    say: Say,
 }
 
 /// A question that is under way; dropped unanswered, it is taken back.
 struct Open<'a> {
     ticket: Ticket<Outcome, ()>,
     say: &'a Say,
+    stop: &'a CancellationToken,
 }
 
 impl Questions {
+    /// None yet. After `stop` nothing can be answered any more.
+    pub(super) fn new(stop: CancellationToken) -> Self {
+        Self { open: Pending::default(), stop }
+    }
+
     /// Takes what a client answered.
     pub(super) fn settle(&self, answer: Answer) {
         let Answer { id, outcome } = answer;
@@ -57,48 +63,53 @@ impl Questions {
         }
     }
 
-    fn open<'a>(&self, say: &'a Say) -> Result<Open<'a>, Refused> {
+    fn open<'a>(&'a self, say: &'a Say) -> Result<Open<'a>, Refused> {
         let ticket = match self.open.len() < MAX_OPEN {
             true => self.open.open(()),
             false => None,
         };
         let ticket = ticket.ok_or_else(|| encode::too_busy(RETRY))?;
-        Ok(Open { ticket, say })
+        Ok(Open { ticket, say, stop: &self.stop })
     }
 }
 
 impl Asking {
-    /// Asks all of `questions` at a time and waits for their answers.
-    pub(super) async fn ask(
-        &self,
-        upstream: &UpstreamName,
-        questions: &[Question],
-    ) -> Result<Vec<Answered>, Refused> {
+    /// Makes the way for a call, through what goes out beside its answer; `None` where its client can be
+    /// asked for nothing.
+    pub(super) fn open(
+        questions: &Questions,
+        revision: Revision,
+        abilities: Abilities,
+        beside: Beside,
+    ) -> (Option<Self>, Beside) {
+        if abilities == Abilities::default() {
+            return (None, beside);
+        }
+        let (say, beside) = beside.with_said();
+        (Some(Self { questions: questions.clone(), revision, say }), beside)
+    }
+
+    /// Asks all of `questions` at a time and waits for their answers, as long as it takes. Dropping the future
+    /// takes back what has not been answered.
+    pub(super) async fn ask(&self, questions: &[Question]) -> Result<Vec<Answered>, Refused> {
         let open: Vec<_> =
             questions.iter().map(|_| self.questions.open(&self.say)).collect::<Result<_, _>>()?;
         let answers = questions.iter().zip(open).map(|(question, open)| async {
             let outcome = open.ask(question.subject.method(), &self.dressed(question)).await;
             Answered { key: question.key.clone(), outcome }
         });
-        let answers = timeout(MAX_WAIT, join_all(answers)).await;
-        answers.map_err(|_| {
-            let text = format!(
-                "the client was asked for something by upstream {upstream} and did not answer within {} s",
-                MAX_WAIT.as_secs()
-            );
-            Refused::new(StatusCode::OK, own_code::TIMED_OUT, text)
-        })
+        Ok(join_all(answers).await)
     }
 
     /// A question's parameters as this revision wants them.
     fn dressed(&self, question: &Question) -> Bytes {
-        let is_url = question.subject == Subject::Elicitation
-            && question.params.get("mode") == Some("\"url\"");
         // Spec 2025-11-25, elicitation: one to visit a URL MUST have an id; later revisions have none.
-        if is_url && self.revision == Revision::V2025_11_25 && !question.params.has(ELICITATION_ID)
+        if question.is_visit()
+            && self.revision == Revision::V2025_11_25
+            && !question.params.has(ELICITATION_ID)
         {
             let mut params = question.params.clone();
-            params.set(ELICITATION_ID, json::quote(&new_id()));
+            params.set(ELICITATION_ID, json::quote(&secret::unguessable()));
             return params.to_bytes();
         }
         question.params.to_bytes()
@@ -112,12 +123,17 @@ impl Open<'_> {
             // The call runs on without its stream (spec, transports), on which alone it could be asked.
             return unanswered("the client's stream is lost, so it cannot be asked");
         }
-        match (&mut self.ticket).await {
+        let answer = tokio::select! {
+            biased;
+            answer = &mut self.ticket => answer,
+            () = self.stop.cancelled() => None,
+        };
+        match answer {
             Some(Outcome::Result(result)) if !result.starts_with(b"{") => {
                 unanswered("the client answered with a result that is no object")
             }
             Some(outcome) => outcome,
-            None => unanswered("the client's conversation has ended"),
+            None => unanswered("no answers are taken from the client any more"),
         }
     }
 }
@@ -146,5 +162,3 @@ const ELICITATION_ID: &str = "elicitationId";
 const MAX_OPEN: usize = 64;
 /// When a call that would ask more may be sent again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a user may take to answer: as long as a call may take at most.
-const MAX_WAIT: Duration = Duration::from_secs(600);

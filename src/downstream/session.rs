@@ -11,8 +11,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use dashmap::DashMap;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
@@ -23,6 +21,7 @@ use super::legacy::Peer;
 use super::tracks::Tracks;
 use crate::gateway::Listen;
 use crate::policy::Principal;
+use crate::secret;
 
 /// The header that names a session.
 pub(super) const HEADER: &str = "mcp-session-id";
@@ -184,9 +183,7 @@ impl Sessions {
 
 /// An id that nobody can guess.
 pub(super) fn new_id() -> Box<str> {
-    let mut bytes = [0_u8; ID_BYTES];
-    getrandom::fill(&mut bytes).expect("the system has random numbers");
-    URL_SAFE_NO_PAD.encode(bytes).into()
+    secret::unguessable()
 }
 
 fn longest_idle(sessions: &[Arc<Session>]) -> Result<usize, TooMany> {
@@ -264,7 +261,5 @@ impl Drop for InUse {
     }
 }
 
-/// 256 bits: not to be guessed.
-const ID_BYTES: usize = 32;
 /// How often idle sessions are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);

@@ -44,7 +44,12 @@ impl Asked {
         self.asks.questions()
     }
 
-    /// Goes on with all of the answers.
+    /// Waits until the answers are no longer wanted; [`Asked::answer`] without any then tells why. Cancel-safe.
+    pub async fn overtaken(&mut self) {
+        self.asks.overtaken().await;
+    }
+
+    /// Goes on with the answers; those that are missing will be asked for again.
     pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Went, Fault> {
         let Self { upstream, asks } = self;
         match asks.answer(answers, caller).await {

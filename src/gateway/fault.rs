@@ -29,6 +29,9 @@ pub enum Fault {
         /// After this time.
         retry_after: Duration,
     },
+    /// The call had to wait for its client's answers, and too many do already; it was cancelled.
+    #[error("too many calls wait for answers")]
+    TooManyWaiting,
     /// An upstream broke, is down, or broke the protocol. The operator acts.
     #[error("upstream {upstream}")]
     Upstream {

@@ -243,6 +243,15 @@ impl State {
 }
 
 impl Note {
+    /// The parameters of progress.
+    #[cfg(test)]
+    pub(crate) fn expect_progress(&self) -> &Object {
+        match self {
+            Self::Progress(params) => params,
+            Self::Log(params) => panic!("a log message: {params:?}"),
+        }
+    }
+
     fn is_progress(&self) -> bool {
         matches!(self, Self::Progress(_))
     }

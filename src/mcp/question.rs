@@ -53,6 +53,14 @@ pub struct Question {
     pub params: Object,
 }
 
+impl Question {
+    /// Whether it sends the user to a URL.
+    pub fn is_visit(&self) -> bool {
+        let mode = self.params.get_string("mode");
+        self.subject == Subject::Elicitation && mode.as_deref() == Some("url")
+    }
+}
+
 /// What a client answered to a question: a result, or an error object.
 #[derive(Debug, Clone)]
 pub struct Answered {
@@ -90,6 +98,16 @@ impl Abilities {
         roots: true,
     };
 
+    /// URLs to visit, and nothing else.
+    pub const URL: Self = Self {
+        sampling: false,
+        sampling_tools: false,
+        sampling_context: false,
+        form: false,
+        url: true,
+        roots: false,
+    };
+
     /// Reads a client's capabilities.
     pub fn read(capabilities: &Object) -> Self {
         let sampling = capabilities.get_object("sampling");
@@ -108,35 +126,18 @@ impl Abilities {
         }
     }
 
-    /// Reads the capabilities of a client of this revision, which cannot be asked for what came later,
-    /// whatever it declares.
-    pub fn read_in(revision: Revision, capabilities: &Object) -> Self {
-        let mut abilities = Self::read(capabilities);
-        if revision < Revision::V2025_11_25 {
-            abilities.sampling_tools = false;
-            abilities.sampling_context = false;
-            abilities.url = false;
-            abilities.form = revision >= Revision::V2025_06_18 && capabilities.has("elicitation");
+    /// Those that exist in this revision.
+    #[must_use]
+    pub fn within(self, revision: Revision) -> Self {
+        let (forms, newest) =
+            (revision >= Revision::V2025_06_18, revision >= Revision::V2025_11_25);
+        Self {
+            sampling_tools: self.sampling_tools && newest,
+            sampling_context: self.sampling_context && newest,
+            form: self.form && forms,
+            url: self.url && newest,
+            ..self
         }
-        abilities
-    }
-
-    /// The capabilities with these abilities in place of those that they declare; as they are if it is
-    /// the same.
-    pub fn restrict(self, mut capabilities: Object) -> Object {
-        if Self::read(&capabilities) == self {
-            return capabilities;
-        }
-        let declared = self.declare(Revision::NEWEST);
-        for member in ["sampling", "elicitation", "roots"] {
-            match declared.get_bytes(member) {
-                Some(value) => capabilities.set(member, value),
-                None => {
-                    capabilities.take(member);
-                }
-            }
-        }
-        capabilities
     }
 
     /// All that is in either.
@@ -192,7 +193,7 @@ impl Abilities {
                 lacks.then_some(Self { sampling: true, sampling_tools: tools, ..none })
             }
             Subject::Elicitation => {
-                let url = question.params.get("mode") == Some("\"url\"");
+                let url = question.is_visit();
                 let needs = Self { form: !url, url, ..none };
                 let lacks = if url { !self.url } else { !self.form };
                 lacks.then_some(needs)
@@ -231,24 +232,16 @@ mod tests {
 
     #[test]
     fn a_client_cannot_be_asked_for_what_its_revision_does_not_know() {
-        let declared =
-            r#"{"sampling":{"tools":{}},"elicitation":{"url":{}},"roots":{},"x":{"y":1.0}}"#;
+        let declared = r#"{"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}},"roots":{}}"#;
         for (revision, expected) in [
-            (Revision::V2024_11_05, r#"{"sampling":{},"roots":{},"x":{"y":1.0}}"#),
-            (Revision::V2025_03_26, r#"{"sampling":{},"roots":{},"x":{"y":1.0}}"#),
-            (
-                Revision::V2025_06_18,
-                r#"{"sampling":{},"elicitation":{"form":{}},"roots":{},"x":{"y":1.0}}"#,
-            ),
+            (Revision::V2024_11_05, r#"{"sampling":{},"roots":{}}"#),
+            (Revision::V2025_03_26, r#"{"sampling":{},"roots":{}}"#),
+            (Revision::V2025_06_18, r#"{"sampling":{},"elicitation":{"form":{}},"roots":{}}"#),
             (Revision::V2025_11_25, declared),
         ] {
-            let abilities = Abilities::read_in(revision, &object(declared));
-            let restricted = abilities.restrict(object(declared));
-            assert_eq!(restricted.to_bytes(), expected, "{revision}");
-            assert_eq!(Abilities::read(&restricted), abilities, "{revision}");
+            let abilities = Abilities::read(&object(declared)).within(revision);
+            assert_eq!(abilities.declare(Revision::NEWEST).to_bytes(), expected, "{revision}");
         }
-        let none = Abilities::default().restrict(object(declared));
-        assert_eq!(none.to_bytes(), r#"{"x":{"y":1.0}}"#);
     }
 
     #[test]
@@ -261,6 +254,7 @@ mod tests {
             (Subject::Sampling, r#"{"tools":[]}"#, Abilities { sampling_tools: false, ..all }),
             (Subject::Elicitation, "{}", Abilities { form: false, ..all }),
             (Subject::Elicitation, r#"{"mode":"url"}"#, Abilities { url: false, ..all }),
+            (Subject::Elicitation, r#"{"mode":"\u0075rl"}"#, Abilities { url: false, ..all }),
             (Subject::Roots, "{}", Abilities { roots: false, ..all }),
         ] {
             let question = question(subject, params);

@@ -1,18 +1,21 @@
 //! A call under way: its time limits, its upstream's questions, and how it goes on once they are answered.
 //!
-//! Promises: a call that asks is executed once. While it waits for its client's answers it has no turn and
-//! its idle time stands still; dropping it, in an [`Asks`] or anywhere else, cancels it at the upstream.
+//! Promises: a call that asks is executed once. While it waits for its client's answers it has no turn, its
+//! idle time stands still, and what the upstream says in the meantime is heard. Dropping it, in an [`Asks`] or
+//! anywhere else, cancels it at the upstream.
 //!
 //! Knows nothing of: clients, and where a call that waits is kept.
 
 use std::fmt;
 use std::sync::Arc;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::questions::Questions;
 use super::{Error, Timeouts};
@@ -51,7 +54,7 @@ impl Asks {
 
     /// Waits until answers are no longer wanted: the upstream has replied without them or withdrawn its
     /// questions, it is lost, or the call has lasted too long. Then [`Asks::answer`] without answers tells
-    /// which. Only while somebody waits here does an upstream over HTTP get on in the meantime. Cancel-safe.
+    /// which. Cancel-safe.
     pub async fn overtaken(&mut self) {
         self.running.overtaken().await;
     }
@@ -79,6 +82,11 @@ impl fmt::Debug for Asks {
 /// A call under way.
 pub(super) struct Running {
     pub(super) work: BoxFuture<'static, Result<Reply, Error>>,
+    /// Whether the work runs in a task of its own.
+    pub(super) is_on_its_own: bool,
+    pub(super) tasks: TaskTracker,
+    /// Fires when the upstream is not wanted any more.
+    pub(super) stop: CancellationToken,
     /// What came of the work, if that happened while the call waited.
     pub(super) done: Option<Result<Reply, Error>>,
     pub(super) questions: Questions,
@@ -115,11 +123,13 @@ impl Running {
                 }
             }
             // Those that come together go out together.
-            let gathered = (Instant::now() + self.timeouts.gather).min(self.last_moment());
-            tokio::select! {
-                biased;
-                done = &mut self.work => return self.finish(done),
-                () = sleep_until(gathered) => {}
+            if self.questions.come_singly() {
+                let gathered = (Instant::now() + self.timeouts.gather).min(self.last_moment());
+                tokio::select! {
+                    biased;
+                    done = &mut self.work => return self.finish(done),
+                    () = sleep_until(gathered) => {}
+                }
             }
             let questions = self.questions.take().map_err(Error::Undeclared)?;
             // All of them may have been withdrawn by now.
@@ -134,19 +144,36 @@ impl Running {
         let busy = |_| Error::Busy { retry_after: super::handle::MAX_WAIT };
         let place = Arc::clone(&self.asking).try_acquire_owned().map_err(busy)?;
         self.turn = None;
+        if !self.is_on_its_own {
+            self.set_on_its_own();
+        }
         Ok(Called::Asks(Asks { questions, running: Box::new(self), since: Instant::now(), place }))
+    }
+
+    /// Runs the work beside whoever holds the call: nobody may come for as long as a user thinks, and an
+    /// upstream that says something on the call's stream, or asks whether we live, must not wait for that.
+    fn set_on_its_own(&mut self) {
+        self.is_on_its_own = true;
+        let work = std::mem::replace(&mut self.work, std::future::pending().boxed());
+        let (began, end, stop) = (self.began, self.last_moment(), self.stop.clone());
+        let stopped = || Err(Error::Broke("it was stopped".into()));
+        let limited = async move {
+            let done = timeout_at(end, stop.run_until_cancelled(work)).await;
+            let late = |_| Some(Err(Error::TimedOut(began.elapsed())));
+            done.unwrap_or_else(late).unwrap_or_else(stopped)
+        };
+        let task = AbortOnDropHandle::new(self.tasks.spawn(limited));
+        self.work = task.map(move |done| done.unwrap_or_else(|_| stopped())).boxed();
     }
 
     async fn overtaken(&mut self) {
         if self.done.is_some() {
             return;
         }
-        let end = self.last_moment();
         tokio::select! {
             biased;
             done = &mut self.work => self.done = Some(done),
             () = self.questions.withdrawn() => {}
-            () = sleep_until(end) => self.done = Some(Err(Error::TimedOut(self.began.elapsed()))),
         }
     }
 

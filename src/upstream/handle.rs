@@ -49,6 +49,9 @@ struct Shared {
     waiting: AtomicUsize,
     /// Places of the calls that wait for their clients' answers.
     asking: Arc<Semaphore>,
+    /// Where calls run that wait.
+    tasks: TaskTracker,
+    stop: CancellationToken,
 }
 
 impl Upstream {
@@ -77,7 +80,7 @@ impl Upstream {
                 board,
                 tasks: tasks.clone(),
             };
-            tasks.spawn(librarian.run(stop));
+            tasks.spawn(librarian.run(stop.clone()));
         } else {
             let supervisor = Supervisor {
                 settings: Arc::clone(&settings),
@@ -87,12 +90,23 @@ impl Upstream {
                 complaints: complaint_receiver,
                 memory: Memory::default(),
             };
-            tasks.spawn(supervisor.run(stop));
+            tasks.spawn(supervisor.run(stop.clone()));
         }
         let turns = Arc::new(Semaphore::new(settings.limits.concurrency));
         let (waiting, asking) = (AtomicUsize::new(0), Arc::new(Semaphore::new(MAX_ASKING)));
-        let shared =
-            Shared { settings, links, status, changes, complaints, turns, waiting, asking };
+        let tasks = tasks.clone();
+        let shared = Shared {
+            settings,
+            links,
+            status,
+            changes,
+            complaints,
+            turns,
+            waiting,
+            asking,
+            tasks,
+            stop,
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -135,6 +149,9 @@ impl Upstream {
         let (timeouts, turns) = (shared.settings.timeouts, Arc::clone(&shared.turns));
         let running = Running {
             work,
+            is_on_its_own: false,
+            tasks: shared.tasks.clone(),
+            stop: shared.stop.clone(),
             done: None,
             questions,
             notes,

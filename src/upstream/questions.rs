@@ -212,6 +212,11 @@ impl Questions {
         }
     }
 
+    /// Whether those that are open came as requests of their own, so that there may be more to come.
+    pub(super) fn come_singly(&self) -> bool {
+        self.lock().open.iter().any(|open| open.id.is_some())
+    }
+
     /// Takes what the client has not been asked yet.
     pub(super) fn take(&self) -> Result<Vec<Question>, Abilities> {
         let mut state = self.lock();

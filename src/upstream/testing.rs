@@ -326,8 +326,13 @@ pub(super) struct Peer {
 impl Peer {
     /// The next message; `None` when standard input was closed.
     pub(super) async fn try_read(&mut self) -> Option<Value> {
-        let line = self.reads.as_mut()?.next_line().await.expect("a pipe")?;
+        let line = self.read_line().await?;
         Some(serde_json::from_str(&line).expect("a message is JSON"))
+    }
+
+    /// The next message as it was sent.
+    pub(super) async fn read_line(&mut self) -> Option<String> {
+        self.reads.as_mut()?.next_line().await.expect("a pipe")
     }
 
     pub(super) async fn read(&mut self) -> Value {

@@ -6,3 +6,4 @@ mod lists;
 mod opening;
 mod pair;
 mod questions;
+mod rules;

@@ -37,6 +37,8 @@ pub(crate) type Open = std::sync::Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 pub(crate) struct Client {
     pub(crate) side: Side,
     pub(crate) wire: Wired,
+    /// What it declares that it can do.
+    capabilities: String,
     numbers: AtomicU64,
 }
 
@@ -94,14 +96,19 @@ impl Client {
             Wire::Stdio => Wired::Stdio(Stdio::new(open(), tasks)),
             Wire::Sse => Wired::Stdio(pair::open(Http::new(side, open, key, tasks), tasks)),
         };
-        Self { side, wire, numbers: AtomicU64::new(1) }
+        Self { side, wire, capabilities: "{}".into(), numbers: AtomicU64::new(1) }
+    }
+
+    /// The client with these capabilities, which it has not told yet.
+    pub(crate) fn declaring(self, capabilities: &str) -> Self {
+        Self { capabilities: capabilities.into(), ..self }
     }
 
     /// Opens the conversation in the legacy way.
     pub(crate) async fn initialize(&self) {
         let params = format!(
-            r#"{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"raw","version":"1"}}}}"#,
-            self.side.revision
+            r#"{{"protocolVersion":"{}","capabilities":{},"clientInfo":{{"name":"raw","version":"1"}}}}"#,
+            self.side.revision, self.capabilities
         );
         let reply = self.request("initialize", &params).await;
         let result = object(reply.result());
@@ -144,6 +151,18 @@ impl Client {
         }
     }
 
+    /// Sends any message that has no answer.
+    pub(crate) async fn send(&self, message: &str) {
+        match &self.wire {
+            Wired::Http(http) => {
+                let mut posted = http.post(message.to_owned(), &http.headers("", "{}"));
+                posted.opened().await;
+                assert_eq!(posted.status(), 202, "{message}");
+            }
+            Wired::Stdio(stdio) => stdio.send(message.as_bytes()),
+        }
+    }
+
     pub(crate) fn http(&self) -> &Http {
         match &self.wire {
             Wired::Http(http) => http,
@@ -169,7 +188,7 @@ impl Client {
             inner.set(meta::PROTOCOL_VERSION, json::quote(self.side.revision.as_str()));
         }
         if !inner.has(meta::CLIENT_CAPABILITIES) {
-            inner.set(meta::CLIENT_CAPABILITIES, "{}");
+            inner.set(meta::CLIENT_CAPABILITIES, self.capabilities.clone());
         }
         params.set("_meta", inner.to_bytes());
         string(params.to_bytes())
@@ -264,6 +283,18 @@ impl Exchange<'_> {
             Wiring::Stdio(exchange) => Box::pin(exchange.next()),
         };
         tokio::time::timeout(PATIENCE * 10, next).await.expect("a message in time").map(string)
+    }
+
+    /// The next question to the client of this request.
+    pub(crate) async fn question(&mut self) -> String {
+        let question = async {
+            match &self.client.wire {
+                Wired::Http(_) => self.next().await,
+                Wired::Stdio(stdio) => stdio.stray().await.map(string),
+            }
+        };
+        let question = tokio::time::timeout(PATIENCE * 10, question).await;
+        question.expect("a question in time").expect("the stream is open")
     }
 
     /// Waits for the answer.

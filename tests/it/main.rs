@@ -18,6 +18,7 @@ mod pair;
 mod ping;
 mod policy;
 mod progress;
+mod questions;
 mod resuming;
 mod retrying;
 mod revisions;

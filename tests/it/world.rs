@@ -132,6 +132,36 @@ impl World {
         Client::open(side, self.way_in(side, "local"), None, &self.tasks).await
     }
 
+    /// A client that can be asked for what it declares with these capabilities.
+    pub(crate) async fn client_declaring(&self, side: Side, capabilities: &str) -> Client {
+        self.declaring(side, None, "local", capabilities).await
+    }
+
+    /// The same, in this role.
+    pub(crate) async fn client_as_declaring(
+        &self,
+        role: &str,
+        side: Side,
+        capabilities: &str,
+    ) -> Client {
+        self.declaring(side, Some(&key_of(role)), role, capabilities).await
+    }
+
+    async fn declaring(
+        &self,
+        side: Side,
+        key: Option<&str>,
+        role: &str,
+        capabilities: &str,
+    ) -> Client {
+        let client = Client::silent(side, self.way_in(side, role), key, &self.tasks);
+        let client = client.declaring(capabilities);
+        if !side.is_modern() {
+            client.initialize().await;
+        }
+        client
+    }
+
     /// A client in this role.
     pub(crate) async fn client_as(&self, role: &str, side: Side) -> Client {
         self.client_with(side, &key_of(role), role).await

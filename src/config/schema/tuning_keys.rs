@@ -38,7 +38,8 @@ fn tuning() -> Vec<Key> {
              `call_max`.",
         )
         .or(duration(times.call)),
-        Key::new("call_max", Shape::Duration, "How long one call may take in all, whatever its progress.")
+        Key::new("call_max", Shape::Duration, "How long one call may take in all, whatever its progress and however long its client takes to answer what the \
+             server asks in the middle of it.")
             .or(duration(times.call_max)),
         Key::new(
             "reset_on_progress",

@@ -29,6 +29,7 @@ use super::wire::Busy;
 use crate::downstream::answer::{Answer, Call, Way};
 use crate::downstream::beside::Beside;
 use crate::downstream::modern::Exchange;
+use crate::downstream::questions::Questions;
 use crate::downstream::session::{self, InUse};
 use crate::downstream::{
     Door, Settings, batch, encode, era, legacy, modern, modern_headers, origin,
@@ -254,7 +255,8 @@ async fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply
     guest.settle().await;
     let id = Some(&request.id);
     let client = Client::new(&session::new_id(), CancellationToken::new());
-    let opened = legacy::initialize(guest, &door.settings.versions, &request.params, client);
+    let (versions, questions) = (&door.settings.versions, Questions::new(door.stop.clone()));
+    let opened = legacy::initialize(guest, versions, &request.params, client, questions);
     let (peer, result) = match opened {
         Ok(opened) => opened,
         Err(refused) => return body::json(Answer::refused(id, &refused)),

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::pair::{Pair, pair};
 use crate::mcp::call::{Body, Call, Outcome};
 use crate::mcp::kind::Kind;
-use crate::mcp::note::{Note, Notes};
+use crate::mcp::note::Notes;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::Error;
 use crate::upstream::testing::{
@@ -29,6 +29,21 @@ impl Server {
     pub(super) fn request(&self) -> &Value {
         match self {
             Self::Stdio(_, request) | Self::Http(_, request) | Self::Sse(_, request) => request,
+        }
+    }
+
+    /// The next message from Weir, which is accepted.
+    pub(super) async fn read(&mut self, world: &mut World) -> Value {
+        match self {
+            Self::Stdio(peer, _) => peer.read().await,
+            Self::Sse(pair, _) => pair.read(world).await,
+            Self::Http(..) => {
+                let post = world.post().await;
+                assert_eq!(post.headers["mcp-session-id"], "s1");
+                let body = post.body.clone();
+                post.status(202);
+                body
+            }
         }
     }
 
@@ -77,7 +92,7 @@ impl Server {
 }
 
 /// Does `check` in every combination, with a call under way.
-async fn in_all_cells(
+pub(super) async fn in_all_cells(
     wanted: bool,
     check: impl AsyncFn(&mut World, Server, Running, crate::mcp::note::NoteStream, Era),
 ) {
@@ -164,8 +179,7 @@ async fn progress_reaches_the_caller_and_keeps_the_call_alive() {
             tokio::time::sleep(Duration::from_secs(50)).await;
             server.progress(step).await;
             let note = notes.next().await;
-            let Note::Progress(params) = note else { panic!("{note:?}") };
-            assert_eq!(params.to_bytes(), format!(r#"{{"progress":{step}}}"#));
+            assert_eq!(note.expect_progress().to_bytes(), format!(r#"{{"progress":{step}}}"#));
         }
         server.answer(json!({})).await;
         assert_eq!(running.end().await.expect("a reply"), "{}");

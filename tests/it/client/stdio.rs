@@ -98,6 +98,9 @@ pub(super) fn deliver(routes: &Routes, stray: &mpsc::Sender<Bytes>, line: Bytes)
     let key =
         message.get_bytes("id").or(subscription).or_else(|| params.get_bytes(meta::PROGRESS_TOKEN));
     let mut routes = routes.lock().unwrap_or_else(PoisonError::into_inner);
+    // A question's id is the server's own.
+    let is_question = message.has("method") && message.has("id");
+    let key = key.filter(|_| !is_question);
     let route = key.as_ref().and_then(|key| routes.get(key)).unwrap_or(stray);
     // Whoever has left misses it.
     let _ = route.try_send(line);

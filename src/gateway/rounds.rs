@@ -1,0 +1,199 @@
+//! Asks of a client that has no conversation: what is asked back is a reply, and the answers come with the
+//! ask when it is sent again.
+//!
+//! Between two of the modern era that is the upstream's own affair, and passes untouched. A call to a
+//! legacy upstream waits in the parking meanwhile.
+//!
+//! Promises: the policy runs on every round; a state that is not good is refused before anything is sent, in the
+//! same words whatever is wrong with it.
+//!
+//! Knows nothing of: how a reply that asks is written.
+
+use super::parking::{Full, Request};
+use super::{Asked, Fault, Guest, Went};
+use crate::json::{self, Object};
+use crate::mcp::call::{Ask, Caller, Method, Reply};
+use crate::mcp::question::{Answered, Question};
+use crate::mcp::revision::Era;
+use crate::rpc;
+use crate::upstream::{self, Status, Upstream};
+
+/// How a round went.
+#[derive(Debug)]
+pub enum Round {
+    /// It was answered.
+    Replied(Reply),
+    /// Its upstream wants to know something first; the answers are to come with this state.
+    Asks {
+        /// What has to be answered; each key once.
+        questions: Vec<Question>,
+        /// Good once.
+        state: Box<str>,
+    },
+}
+
+/// What makes an ask a further round.
+struct Retry {
+    state: Box<str>,
+    responses: Object,
+}
+
+impl Guest {
+    /// Sends an ask to the upstream that owns the item, or goes on with one that waits for the answers that
+    /// this one brings. Dropping the future cancels the call.
+    pub async fn ask_in_rounds(&self, mut ask: Ask, caller: Caller) -> Result<Round, Fault> {
+        let target = self.find(&ask).await?;
+        let upstream = &self.gateway.upstreams[&target.upstream];
+        let era = era_of(upstream);
+        // Spec 2026-07-28, multi round-trip requests: there are no rounds but in these three.
+        let has_rounds = ask.method != Method::Complete;
+        if era == Some(Era::Modern) || !has_rounds {
+            return match self.send(&target, ask, caller).await? {
+                Went::Replied(reply) => Ok(Round::Replied(reply)),
+                Went::Asks(asked) => Err(Fault::Upstream {
+                    upstream: asked.upstream().clone(),
+                    cause: upstream::Error::Protocol("it asks where it must not".into()),
+                }),
+            };
+        }
+        let parking = &self.gateway.parking;
+        let retry = Retry::take(&mut ask.params)?;
+        let request = Request::of(&ask);
+        let went = match retry {
+            None => self.send(&target, ask, caller).await?,
+            Some(Retry { state, responses }) => {
+                // Whose state it is cannot be told of an upstream that is not there.
+                if era.is_none() && !parking.knows(&state) {
+                    let cause = upstream::Error::Unavailable("it is not there".into());
+                    return Err(super::fault(&target.upstream, cause));
+                }
+                let read = |asked: &Asked| match *asked.upstream() == target.upstream {
+                    true => answers(asked.questions(), &responses),
+                    false => Err(bad_state()),
+                };
+                let taken = parking.take(&self.principal, &request, &state, read);
+                let (asked, answers) = taken.ok_or_else(bad_state)??;
+                asked.answer(answers, caller).await?
+            }
+        };
+        match went {
+            Went::Replied(reply) => Ok(Round::Replied(reply)),
+            Went::Asks(asked) => {
+                let questions = asked.questions().to_vec();
+                let state = parking.park(&self.principal, request, asked);
+                let state = state.map_err(|Full| Fault::TooManyWaiting)?;
+                Ok(Round::Asks { questions, state })
+            }
+        }
+    }
+}
+
+impl Retry {
+    /// Takes what belongs to a retry out of `params`; `None` without a state: then the ask is a new one,
+    /// whatever answers it brings.
+    fn take(params: &mut Object) -> Result<Option<Self>, Fault> {
+        let (state, responses) = (params.take(STATE), params.take(RESPONSES));
+        let Some(state) = state else { return Ok(None) };
+        let state = std::str::from_utf8(&state).ok().and_then(json::decode_string);
+        let state = state.ok_or_else(|| bad("`requestState` must be a string"))?;
+        let responses = match responses {
+            None => Object::new(),
+            Some(responses) => Object::parse_within(responses, usize::MAX)
+                .map_err(|_| bad("`inputResponses` must be an object"))?,
+        };
+        Ok(Some(Self { state: (*state).into(), responses }))
+    }
+}
+
+/// The answers to `questions`. What was not asked is ignored; what is missing will be asked again (spec, multi
+/// round-trip requests, error handling).
+fn answers(questions: &[Question], responses: &Object) -> Result<Vec<Answered>, Fault> {
+    let answered = questions.iter().filter_map(|question| {
+        let response = responses.get_bytes(&question.key)?;
+        Some(match response.starts_with(b"{") {
+            true => {
+                let outcome = rpc::Outcome::Result(response);
+                Ok(Answered { key: question.key.clone(), outcome })
+            }
+            false => Err(bad("each of `inputResponses` must be an object")),
+        })
+    });
+    answered.collect()
+}
+
+/// What is spoken with an upstream; `None` while it is not there.
+fn era_of(upstream: &Upstream) -> Option<Era> {
+    match &*upstream.status().borrow() {
+        Status::Up(about) => Some(about.era()),
+        _ => None,
+    }
+}
+
+fn bad(text: &str) -> Fault {
+    Fault::Request(text.to_owned())
+}
+
+/// One text for all that can be wrong with a state.
+fn bad_state() -> Fault {
+    bad("`requestState` is not good, or not any more: send the request without it to begin anew")
+}
+
+const STATE: &str = "requestState";
+const RESPONSES: &str = "inputResponses";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::question::Subject;
+
+    fn object(text: &'static str) -> Object {
+        Object::parse(text).expect(text)
+    }
+
+    #[test]
+    fn a_retry_is_told_by_its_state() {
+        let state = |text| {
+            let retry = Retry::take(&mut object(text));
+            retry.map(|retry| retry.map(|retry| retry.state)).map_err(|fault| fault.to_string())
+        };
+        assert_eq!(state("{}"), Ok(None));
+        assert_eq!(state(r#"{"inputResponses":{"a":{}}}"#), Ok(None));
+        assert_eq!(state(r#"{"inputResponses":7}"#), Ok(None));
+        assert_eq!(state(r#"{"requestState":"\u0041"}"#), Ok(Some("A".into())));
+        let no_string = Err("`requestState` must be a string".to_owned());
+        assert_eq!(state(r#"{"requestState":null}"#), no_string);
+        assert_eq!(state(r#"{"requestState":7}"#), no_string);
+        let no_object = Err("`inputResponses` must be an object".to_owned());
+        assert_eq!(state(r#"{"requestState":"s","inputResponses":[]}"#), no_object);
+    }
+
+    #[test]
+    fn what_belongs_to_a_retry_is_taken_out() {
+        let mut params = object(r#"{"name":"x","inputResponses":{},"requestState":"s"}"#);
+        assert!(Retry::take(&mut params).is_ok_and(|retry| retry.is_some()));
+        assert_eq!(params.to_bytes(), r#"{"name":"x"}"#);
+    }
+
+    #[test]
+    fn answers_are_those_to_what_was_asked() {
+        let questions = ["a", "b"].map(|key| Question {
+            key: key.into(),
+            subject: Subject::Roots,
+            params: Object::new(),
+        });
+        let answers = |text| {
+            let answers = super::answers(&questions, &object(text)).ok()?;
+            let text = |answered: Answered| match answered.outcome {
+                rpc::Outcome::Result(result) => format!("{}={result:?}", answered.key),
+                rpc::Outcome::Error(_) => "error".into(),
+            };
+            Some(answers.into_iter().map(text).collect::<Vec<_>>().join(" "))
+        };
+        let both = r#"{"b":{ "x" : 1.0 },"c":7,"a":{}}"#;
+        assert_eq!(answers(both), Some(r#"a=b"{}" b=b"{ \"x\" : 1.0 }""#.into()));
+        assert_eq!(answers(r#"{"b":{}}"#), Some(r#"b=b"{}""#.into()));
+        assert_eq!(answers("{}"), Some(String::new()));
+        assert_eq!(answers(r#"{"a":null}"#), None);
+        assert_eq!(answers(r#"{"a":[]}"#), None);
+    }
+}

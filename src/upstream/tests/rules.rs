@@ -1,0 +1,165 @@
+//! Servers that break the rules in the middle of a call: the rows F-37, in every combination of wire and era.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::calls::{Running, Server, in_all_cells};
+use crate::mcp::revision::{Era, Revision};
+use crate::upstream::Error;
+use crate::upstream::testing::{World, call};
+
+/// The answer that is the right one.
+fn right() -> Value {
+    json!({ "right": 1 })
+}
+
+/// Sends what `wrong` makes of the request's id, then the right answer, and checks that this alone came.
+async fn is_dropped(row: &str, wrong: impl Fn(&Value) -> Option<Value>) {
+    in_all_cells(false, async |_, mut server, running, _, era| {
+        let Some(message) = wrong(&server.request()["id"]) else { return };
+        server.send(message).await;
+        server.answer(right()).await;
+        assert_eq!(running.end().await.expect(row), r#"{"right":1}"#, "{row} {era}");
+    })
+    .await;
+}
+
+fn answer(id: &Value, wrong: u32) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "result": {"wrong": wrong} })
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37a_an_answer_to_an_id_that_was_never_asked_is_dropped() {
+    for other in [json!(4_711), json!(0), json!(-1), json!("x"), json!(1.5)] {
+        is_dropped("F-37a", |_| Some(answer(&other, 1))).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37b_the_first_of_two_answers_counts() {
+    in_all_cells(false, async |world, mut server, running, _, era| {
+        let id = server.request()["id"].clone();
+        server.answer(right()).await;
+        server.send(answer(&id, 2)).await;
+        assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#, "{era}");
+        is_alive(world, server, era).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37c_an_error_to_nobody_ends_nobodys_call_where_all_share_a_stream() {
+    in_all_cells(false, async |_, mut server, running, _, era| {
+        // On a call's own stream there is only one that it can be about.
+        let is_shared = !matches!(server, Server::Http(..));
+        let error = json!({ "code": -32700, "message": "Parse error" });
+        server.send(json!({ "jsonrpc": "2.0", "id": null, "error": error })).await;
+        server.answer(right()).await;
+        let reply = running.end().await.expect("a reply");
+        assert_eq!(reply.contains("right"), is_shared, "{era}: {reply}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37d_an_id_of_another_type_is_another_id() {
+    is_dropped("F-37d", |id| Some(answer(&json!(id.to_string()), 1))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37e_an_array_is_no_answer_where_the_revision_has_none() {
+    is_dropped("F-37e", |id| Some(json!([answer(id, 1)]))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37f_a_message_that_is_none_is_dropped_and_the_call_goes_on() {
+    let wrong: [fn(&Value) -> Value; 7] = [
+        |id| json!({ "jsonrpc": "2.0", "id": id, "result": {}, "error": {} }),
+        |id| json!({ "jsonrpc": "2.0", "id": id }),
+        |id| json!({ "jsonrpc": "1.0", "id": id, "result": {} }),
+        |id| json!({ "jsonrpc": "2.0", "id": id, "error": "text" }),
+        |id| json!({ "jsonrpc": "2.0", "id": [id], "result": {} }),
+        |id| json!({ "jsonrpc": "2.0", "id": id, "method": 7 }),
+        |_| json!(7),
+    ];
+    for wrong in wrong {
+        is_dropped("F-37f", |id| Some(wrong(id))).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37g_an_answer_after_the_cancel_goes_nowhere() {
+    in_all_cells(false, async |world, mut server, running, _, era| {
+        let id = server.request()["id"].clone();
+        running.0.abort();
+        assert!(running.0.await.is_err());
+        server.send(answer(&id, 1)).await;
+        if let Server::Http(..) = server {
+            return;
+        }
+        let cancelled = server.read(world).await;
+        assert_eq!(cancelled["method"], "notifications/cancelled", "{era}");
+        is_alive(world, server, era).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37j_progress_that_is_nobodys_or_late_or_goes_back_is_dropped() {
+    in_all_cells(true, async |_, mut server, running, mut stream, era| {
+        for (token, progress) in [("\"x\"", 1), ("4711", 2), ("null", 3), ("[1]", 4)] {
+            let token: Value = serde_json::from_str(token).expect("JSON");
+            let params = json!({ "progressToken": token, "progress": progress });
+            let method = "notifications/progress";
+            server.send(json!({ "jsonrpc": "2.0", "method": method, "params": params })).await;
+        }
+        for progress in [5, 4, 6] {
+            server.progress(progress).await;
+        }
+        let seen = [stream.next().await, stream.next().await];
+        let seen =
+            seen.each_ref().map(|note| note.expect_progress().get("progress").map(str::to_owned));
+        assert_eq!(seen, [Some("5".into()), Some("6".into())], "{era}");
+        server.answer(right()).await;
+        server.progress(7).await;
+        running.end().await.expect("a reply");
+        assert_eq!(stream.rest(), [], "{era}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f_37k_a_client_that_does_not_read_its_notes_holds_up_no_answer() {
+    in_all_cells(true, async |_, mut server, running, stream, era| {
+        for progress in 1..=500 {
+            server.progress(progress).await;
+        }
+        let start = Instant::now();
+        server.answer(right()).await;
+        assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#, "{era}");
+        assert!(start.elapsed() < Duration::from_millis(5));
+        drop(stream);
+    })
+    .await;
+}
+
+/// Checks that the next call over the connection gets its answer.
+async fn is_alive(world: &mut World, mut server: Server, era: Era) {
+    let running = Running::start(world, call(Revision::V2025_11_25));
+    let request = match &mut server {
+        Server::Stdio(peer, _) => peer.read().await,
+        Server::Sse(pair, _) => pair.read(world).await,
+        Server::Http(..) => {
+            let post = world.post().await;
+            post.answer(right());
+            let reply: Result<String, Error> = running.end().await;
+            assert_eq!(reply.expect("a reply"), r#"{"right":1}"#, "{era}");
+            return;
+        }
+    };
+    let id = &request["id"];
+    server.send(json!({ "jsonrpc": "2.0", "id": id, "result": right() })).await;
+    assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#, "{era}");
+}

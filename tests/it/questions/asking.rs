@@ -1,0 +1,394 @@
+//! Asking a legacy client: on its call's own stream, and what becomes of a question whose call ends.
+
+use std::time::Duration;
+
+use weir::mcp::revision::Revision;
+
+use super::{
+    ALL, CALL, FORM, QUESTIONS, ROOTS, SAMPLING, Talk, VISIT, check_done, done, hear, put,
+};
+use crate::cell::{LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, Side, Wire};
+use crate::client::object;
+use crate::world::{World, hub, pass, settle, with_pair};
+
+const LEGACY: [Side; 3] = [LEGACY_HTTP, LEGACY_STDIO, LEGACY_SSE];
+const ASKING: [Side; 2] = [MODERN_HTTP, LEGACY_HTTP];
+
+/// Tests a behaviour for every legacy client with an upstream of each era that can ask.
+async fn each(test: impl AsyncFn(&World, Side, Side)) {
+    for side in LEGACY {
+        for upstream in ASKING {
+            let world = World::start(hub(upstream), &with_pair("")).await;
+            test(&world, side, upstream).await;
+            world.close().await;
+        }
+    }
+}
+
+/// Which question a message takes back.
+fn taken_back(message: &str) -> String {
+    let message = object(message);
+    assert_eq!(message.get("method"), Some("\"notifications/cancelled\""), "{message:?}");
+    let params = message.get_object("params").expect("params");
+    params.get("requestId").expect("an id").to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_takes_its_question_back_and_a_late_answer_is_ignored() {
+    each(async |world, side, upstream_side| {
+        let client = world.client_declaring(side, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q", FORM)]);
+        let key = talk.asked(1).await.remove(0).key;
+        // The call is the first request of this client but for `initialize`.
+        let params = r#"{"requestId":2,"reason":"enough"}"#;
+        client.notify("notifications/cancelled", params).await;
+        assert_eq!(taken_back(&talk.exchange.question().await), key);
+        if let Some(call) = call {
+            call.cancelled().await;
+        }
+        talk.answer(&[(&key, FORM.answer)]).await;
+        settle().await;
+        // A legacy server hears that its question will not be answered.
+        let heard = upstream.answers_heard(0).await;
+        assert!(heard.iter().all(|answer| answer.contains("\"error\"")), "{heard:?}");
+        assert_eq!(upstream.count(CALL.0), 1, "{upstream_side}");
+        upstream.behave(CALL.0);
+        assert!(client.call_tool("hub__a").await.outcome.is_ok());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_first_answer_to_a_question_counts() {
+    each(async |world, side, _| {
+        let client = world.client_declaring(side, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q", FORM)]);
+        let key = talk.asked(1).await.remove(0).key;
+        for strange in ["77", "0", "-1", "\"q\"", "\"1\"", "1e0", "18446744073709551616"] {
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":{strange},"result":{{"odd":1}}}}"#);
+            if strange != "1e0" {
+                client.send(&answer).await;
+            }
+        }
+        client.send(r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"m"}}"#).await;
+        talk.answer(&[(&key, FORM.answer), (&key, r#"{"action":"decline"}"#)]).await;
+        let (call, answers) = hear(upstream, &mut held, call, &["q"], 0).await;
+        assert_eq!(answers, [FORM.answer]);
+        call.result(done(upstream));
+        check_done(&talk.reply().await);
+        client.send(&format!(r#"{{"jsonrpc":"2.0","id":{key},"result":{{}}}}"#)).await;
+        assert!(client.get_prompt("hub__a").await.outcome.is_ok());
+        assert!(upstream.answers_heard(0).await.len() <= 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_an_error_reaches_the_upstream_as_its_era_has_it() {
+    each(async |world, side, upstream_side| {
+        let client = world.client_declaring(side, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let error = r#"{"code":-1,"message":"User \u0041","data":1e400}"#;
+        for (before, question) in [FORM, SAMPLING].into_iter().enumerate() {
+            let mut talk = Talk::start(&client, CALL);
+            let call = put(upstream, held.next().await, &[("q", question)]);
+            let key = talk.asked(1).await.remove(0).key;
+            client.send(&format!(r#"{{"jsonrpc":"2.0","id":{key},"error":{error}}}"#)).await;
+            if upstream_side.is_modern() && question.method == SAMPLING.method {
+                // There is no form for it in a retry.
+                assert_eq!(talk.reply().await.error(), error);
+                continue;
+            }
+            let (call, answers) = hear(upstream, &mut held, call, &["q"], before).await;
+            let expected = if upstream_side.is_modern() { r#"{"action":"cancel"}"# } else { error };
+            assert_eq!(answers, [expected]);
+            call.result(done(upstream));
+            check_done(&talk.reply().await);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_no_object_is_an_error_to_the_upstream() {
+    let world = World::start(hub(LEGACY_HTTP), "").await;
+    let client = world.client_declaring(LEGACY_HTTP, ALL).await;
+    let upstream = world.upstream("hub");
+    let mut held = upstream.hold(CALL.0);
+    let mut talk = Talk::start(&client, CALL);
+    let call = put(upstream, held.next().await, &[("q", FORM)]);
+    let key = talk.asked(1).await.remove(0).key;
+    talk.answer(&[(&key, "7")]).await;
+    let (call, answers) = hear(upstream, &mut held, call, &["q"], 0).await;
+    assert_eq!(object(&answers[0]).get("code"), Some("-32603"), "{answers:?}");
+    call.result(done(upstream));
+    check_done(&talk.reply().await);
+    drop(client);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_does_not_wait_takes_its_question_back() {
+    for side in LEGACY {
+        let world = World::start(hub(LEGACY_HTTP), &with_pair("")).await;
+        let client = world.client_declaring(side, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q", FORM)]).expect("a legacy one");
+        let key = talk.asked(1).await.remove(0).key;
+        call.result(done(upstream));
+        assert_eq!(taken_back(&talk.exchange.question().await), key, "{side}");
+        check_done(&talk.reply().await);
+
+        // Or it goes without a word.
+        let mut talk = Talk::start(&client, CALL);
+        let _call = put(upstream, held.next().await, &[("q2", FORM)]);
+        let key = talk.asked(1).await.remove(0).key;
+        upstream.go_down();
+        assert_eq!(taken_back(&talk.exchange.question().await), key, "{side}");
+        let reply = talk.reply().await;
+        assert_eq!(reply.code(), 5030, "{side}: {reply:?}");
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_answers_does_not_hold_a_call_for_ever() {
+    each(async |world, side, _| {
+        let client = world.client_declaring(side, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q", FORM)]);
+        let key = talk.asked(1).await.remove(0).key;
+        assert_eq!(taken_back(&talk.exchange.question().await), key);
+        let reply = talk.reply().await;
+        assert_eq!(reply.code(), 5040, "{reply:?}");
+        if let Some(call) = call {
+            call.cancelled().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_stream_detaches_a_call_that_asks() {
+    for upstream_side in ASKING {
+        let world = World::start(hub(upstream_side), "").await;
+        let client = world.client_declaring(LEGACY_HTTP, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q1", FORM)]);
+        let key = talk.asked(1).await.remove(0).key;
+        drop(talk);
+        settle().await;
+        // The question has gone out, so it can still be answered; a further one has no way to go.
+        let answer = FORM.answer;
+        client.send(&format!(r#"{{"jsonrpc":"2.0","id":{key},"result":{answer}}}"#)).await;
+        let (call, answers) = hear(upstream, &mut held, call, &["q1"], 0).await;
+        assert_eq!(answers, [FORM.answer], "{upstream_side}");
+        let call = put(upstream, call, &[("q2", FORM)]);
+        let (call, answers) = hear(upstream, &mut held, call, &["q2"], 1).await;
+        let expected = if upstream_side.is_modern() { r#""cancel""# } else { "-32603" };
+        assert!(answers[0].contains(expected), "{upstream_side}: {answers:?}");
+        call.result(done(upstream));
+        settle().await;
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_conversation_cancels_a_call_that_asks() {
+    for side in LEGACY {
+        let world = World::start(hub(LEGACY_HTTP), &with_pair("")).await;
+        let client = world.client_declaring(side, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q", FORM)]).expect("a legacy one");
+        talk.asked(1).await;
+        if side.is_http() {
+            let http = client.http();
+            let headers = http.plain_headers();
+            let ended = http.send(hyper::Method::DELETE, "/mcp", "", &headers).whole().await;
+            assert_eq!(ended.status, 204);
+        }
+        drop(talk);
+        drop(client);
+        call.cancelled().await;
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closing_house_takes_no_answers_and_waits_for_none() {
+    for side in LEGACY {
+        let world = World::start(hub(LEGACY_HTTP), &with_pair("")).await;
+        let client = world.client_declaring(side, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q", FORM)]);
+        let key = talk.asked(1).await.remove(0).key;
+        world.stop_doors();
+        assert_eq!(taken_back(&talk.exchange.question().await), key, "{side}");
+        let (call, answers) = hear(upstream, &mut held, call, &["q"], 0).await;
+        assert_eq!(object(&answers[0]).get("code"), Some("-32603"), "{side}: {answers:?}");
+        call.result(done(upstream));
+        check_done(&talk.reply().await);
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revision_is_not_asked_for_what_it_does_not_know() {
+    for (revision, known) in [
+        (Revision::V2024_11_05, &[SAMPLING.method, ROOTS.method][..]),
+        (Revision::V2025_03_26, &[SAMPLING.method, ROOTS.method]),
+        (Revision::V2025_06_18, &[FORM.method, SAMPLING.method, ROOTS.method]),
+        (Revision::V2025_11_25, &[FORM.method, SAMPLING.method, ROOTS.method]),
+    ] {
+        for wire in [Wire::Stdio, Wire::Http, Wire::Sse] {
+            let world = World::start(hub(LEGACY_HTTP), &with_pair("")).await;
+            let client = world.client_declaring(Side::new(revision, wire), ALL).await;
+            let upstream = world.upstream("hub");
+            let mut held = upstream.hold(CALL.0);
+            for (before, question) in QUESTIONS.into_iter().enumerate() {
+                let mut talk = Talk::start(&client, CALL);
+                let call = put(upstream, held.next().await, &[("q", question)]);
+                let is_visit = question.params == VISIT.params;
+                let is_asked = known.contains(&question.method)
+                    && (!is_visit || revision == Revision::V2025_11_25);
+                if is_asked {
+                    let put = talk.asked(1).await.remove(0);
+                    talk.answer(&[(&put.key, question.answer)]).await;
+                }
+                let (call, answers) = hear(upstream, &mut held, call, &["q"], before).await;
+                let is_answered = answers == [question.answer];
+                assert_eq!(is_answered, is_asked, "{revision} {wire:?}: {question:?} {answers:?}");
+                call.result(done(upstream));
+                check_done(&talk.reply().await);
+            }
+            drop(client);
+            world.close().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batched_call_cannot_ask() {
+    let world = World::start(hub(LEGACY_HTTP), "").await;
+    let side = Side::new(Revision::V2025_03_26, Wire::Http);
+    let client = world.client_declaring(side, ALL).await;
+    let upstream = world.upstream("hub");
+    let mut held = upstream.hold(CALL.0);
+    let item = CALL.1;
+    let batch =
+        format!(r#"[{{"jsonrpc":"2.0","id":70,"method":"tools/call","params":{{{item}}}}}]"#);
+    let http = client.http();
+    let posted = http.post(batch, &http.headers("", "{}"));
+    let call = put(upstream, held.next().await, &[("q", SAMPLING)]);
+    let (call, answers) = hear(upstream, &mut held, call, &["q"], 0).await;
+    assert_eq!(object(&answers[0]).get("code"), Some("-32601"), "{answers:?}");
+    call.result(done(upstream));
+    assert_eq!(posted.whole().await.body, r#"[{"jsonrpc":"2.0","id":70,"result":{"done":1.0}}]"#);
+
+    // Answers may come in a batch.
+    let mut talk = Talk::start(&client, CALL);
+    let call = put(upstream, held.next().await, &[("q", SAMPLING)]);
+    let key = talk.asked(1).await.remove(0).key;
+    let answer = SAMPLING.answer;
+    client.send(&format!(r#"[{{"jsonrpc":"2.0","id":{key},"result":{answer}}}]"#)).await;
+    let (call, answers) = hear(upstream, &mut held, call, &["q"], 1).await;
+    assert_eq!(answers, [SAMPLING.answer]);
+    call.result(done(upstream));
+    check_done(&talk.reply().await);
+    drop(client);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_asks_for_ever_is_an_error() {
+    for side in LEGACY {
+        let world = World::start(hub(MODERN_HTTP), &with_pair("")).await;
+        let client = world.client_declaring(side, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut talk = Talk::start(&client, CALL);
+        for _ in 0..8 {
+            put(upstream, held.next().await, &[("q", FORM)]);
+            let key = talk.asked(1).await.remove(0).key;
+            talk.answer(&[(&key, FORM.answer)]).await;
+        }
+        put(upstream, held.next().await, &[("q", FORM)]);
+        let reply = talk.reply().await;
+        assert_eq!(reply.code(), -32603, "{side}: {reply:?}");
+        assert_eq!(upstream.count(CALL.0), 9);
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_open_questions_of_a_conversation_are_bounded() {
+    let world = World::start(hub(LEGACY_HTTP), "").await;
+    let client = world.client_declaring(LEGACY_HTTP, ALL).await;
+    let upstream = world.upstream("hub");
+    let mut held = upstream.hold(CALL.0);
+    let keys: Vec<_> = (0..80).map(|number| format!("q{number}")).collect();
+    let mut open = Vec::new();
+    for keys in keys.chunks(16) {
+        let mut talk = Talk::start(&client, CALL);
+        let questions: Vec<_> = keys.iter().map(|key| (&**key, FORM)).collect();
+        let call = put(upstream, held.next().await, &questions).expect("a legacy one");
+        if open.len() == 4 {
+            assert_eq!(talk.reply().await.code(), 4290);
+            call.cancelled().await;
+        } else {
+            talk.asked(16).await;
+            open.push((talk, call));
+        }
+    }
+    pass(Duration::from_secs(1)).await;
+    assert!(open.iter().all(|(_, call)| call.is_wanted()), "the others wait on");
+    for (talk, call) in open {
+        call.result(done(upstream));
+        check_done(&talk.reply().await);
+    }
+    drop(client);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ids_of_a_conversations_questions_never_come_again() {
+    let world = World::start(hub(LEGACY_HTTP), "").await;
+    let client = world.client_declaring(LEGACY_STDIO, ALL).await;
+    let upstream = world.upstream("hub");
+    let mut held = upstream.hold(CALL.0);
+    let mut seen = Vec::new();
+    for before in 0..3 {
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q", FORM)]);
+        let key = talk.asked(1).await.remove(0).key;
+        assert!(!seen.contains(&key), "{key}");
+        talk.answer(&[(&key, FORM.answer)]).await;
+        seen.push(key);
+        let (call, _) = hear(upstream, &mut held, call, &["q"], before).await;
+        call.result(done(upstream));
+        check_done(&talk.reply().await);
+    }
+    drop(client);
+    world.close().await;
+}
