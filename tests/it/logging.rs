@@ -396,3 +396,39 @@ async fn progress_and_messages_keep_their_order() {
         world.close().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_round_of_a_call_that_asks_has_its_own_level() {
+    let world = World::start(logging_hub(LEGACY_HTTP), "").await;
+    let client = world.client_declaring(MODERN_HTTP, r#"{"roots":{}}"#).await;
+    let hub = world.upstream("hub");
+    let mut held = hub.hold("tools/call");
+    let params = |level: Option<Level>, round: &str| {
+        let level = level.map(|level| {
+            format!(r#""_meta":{{"io.modelcontextprotocol/logLevel":"{}"}},"#, level.as_str())
+        });
+        format!(r#"{{{}"name":"hub__a"{round}}}"#, level.unwrap_or_default())
+    };
+    let mut round = String::new();
+    let mut call = None;
+    for (number, level) in [None, Some(Level::Debug), None, Some(Level::Error)].iter().enumerate() {
+        let exchange = client.start("tools/call", &params(*level, &round));
+        let now = match call.take() {
+            Some(call) => call,
+            None => held.next().await,
+        };
+        settle().await;
+        say_all(&now, "x");
+        now.question(&format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"roots/list"}}"#));
+        let reply = exchange.reply().await;
+        assert_eq!(messages(&client, &reply).await, all_from(*level, "x"), "{level:?}");
+        let result = object(reply.result());
+        let state = result.get("requestState").expect("a state").to_owned();
+        let requests = result.get_object("inputRequests").expect("a question");
+        let key = requests.keys().next().expect("its key").to_owned();
+        round = format!(r#","inputResponses":{{"{key}":{{"roots":[]}}}},"requestState":{state}"#);
+        call = Some(now);
+    }
+    drop(client);
+    world.close().await;
+}
