@@ -31,6 +31,7 @@ pub mod stdio;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod tracks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub struct Settings {
     pub versions: Versions,
     /// Whether the deprecated HTTP+SSE pair is served beside the endpoint.
     pub legacy_sse: bool,
+    /// Whether the event streams of legacy sessions can be taken up again.
+    pub resumable: bool,
     /// What stands before the paths where clients reach them, if a proxy puts something there: empty,
     /// or a path without a slash at its end.
     pub public_prefix: String,
@@ -99,6 +102,7 @@ impl Default for Settings {
             max_reply: MAX_REPLY_BYTES,
             versions: Versions::default(),
             legacy_sse: false,
+            resumable: false,
             public_prefix: String::new(),
             session_ttl: SESSION_TTL,
             sse_keepalive: SSE_KEEPALIVE,

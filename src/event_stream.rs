@@ -8,6 +8,7 @@
 //! Knows nothing of: HTTP, JSON-RPC, and what an event holds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
@@ -206,6 +207,23 @@ pub fn write_message(data: &[u8]) -> Bytes {
     out.freeze()
 }
 
+/// Writes an event that holds one message, under an id. Both must stand on one line.
+pub fn write_numbered(id: &str, data: &[u8]) -> Bytes {
+    debug_assert!(!id.contains(['\n', '\r', '\0']), "the id is one line");
+    let message = write_message(data);
+    let mut out = BytesMut::with_capacity(message.len() + id.len() + 5);
+    out.extend_from_slice(b"id: ");
+    out.extend_from_slice(id.as_bytes());
+    out.extend_from_slice(b"\n");
+    out.extend_from_slice(&message);
+    out.freeze()
+}
+
+/// Writes an event that holds nothing but an id, to come back with, and when a client should.
+pub fn write_place(id: &str, retry: Duration) -> Bytes {
+    format!("id: {id}\nretry: {}\ndata: \n\n", retry.as_millis()).into()
+}
+
 /// Writes an event of another kind. `name` and `data` must stand on one line each.
 pub fn write_event(name: &str, data: &str) -> Bytes {
     debug_assert!(!name.contains(['\n', '\r']) && !data.contains(['\n', '\r']), "one line each");
@@ -231,6 +249,22 @@ mod tests {
 
     fn data(text: &'static str) -> Event {
         Event { data: text.into(), ..Event::default() }
+    }
+
+    #[test]
+    fn what_is_written_under_an_id_is_read_under_it() {
+        let mut reader = Reader::new(100);
+        let place = reader.feed(&write_place("a.0", Duration::from_secs(1))).expect("small");
+        assert_eq!(
+            (place.len(), &*place[0].data, place[0].id.as_deref()),
+            (1, &b""[..], Some("a.0"))
+        );
+        assert_eq!(reader.retry_ms(), Some(1_000));
+        let events = reader.feed(&write_numbered("a.1", b"{}")).expect("small");
+        assert_eq!(
+            (events.len(), &*events[0].data, reader.last_id()),
+            (1, &b"{}"[..], Some("a.1"))
+        );
     }
 
     #[test]

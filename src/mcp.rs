@@ -9,6 +9,7 @@ pub mod capabilities;
 pub mod dirty;
 pub mod item;
 pub mod kind;
+pub mod log;
 pub mod mirror;
 pub mod name;
 pub mod note;

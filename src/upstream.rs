@@ -25,6 +25,7 @@ pub mod host;
 mod http;
 mod inbox;
 mod legacy;
+mod levels;
 pub mod library;
 mod life;
 mod links;

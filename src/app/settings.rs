@@ -107,6 +107,7 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         max_connections: server.max_connections,
         versions: Versions::new(versions).expect(CHECKED),
         legacy_sse: protocol.legacy_sse,
+        resumable: protocol.resumable,
         public_prefix: public_prefix(server),
         session_ttl: protocol.session_ttl,
         sse_keepalive: protocol.sse_keepalive,
@@ -183,6 +184,7 @@ max_connections = 11
 [protocol]
 versions = ["2025-06-18"]
 legacy_sse = true
+resumable = true
 session_ttl = "12s"
 sse_keepalive = "13s"
 page_size = 14
@@ -299,6 +301,7 @@ transport = "sse"
         assert_eq!((settings.max_body, settings.max_connections), (1 << 20, 11));
         assert!(settings.versions.has(Revision::V2025_06_18) && !settings.versions.has_modern());
         assert_eq!((settings.legacy_sse, settings.public_prefix.as_str()), (true, "/weir"));
+        assert!(settings.resumable);
         let times = [settings.session_ttl, settings.sse_keepalive];
         assert_eq!(times, [12, 13].map(Duration::from_secs));
     }

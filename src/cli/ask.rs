@@ -15,7 +15,7 @@ use crate::gateway::{Fault, Went};
 use crate::json::Object;
 use crate::mcp::call::{Ask, Caller, Method, Outcome};
 use crate::mcp::code;
-use crate::mcp::note::{NoteStream, Notes};
+use crate::mcp::note::{Note, NoteStream, Notes};
 use crate::mcp::question::{Abilities, Question, Subject};
 use crate::mcp::revision::Revision;
 use crate::upstream;
@@ -95,7 +95,7 @@ pub(super) async fn ask(house: &House, method: Method, params: Object) -> Result
 async fn listen(heard: Option<NoteStream>, progress: &RefCell<String>) -> Infallible {
     let Some(mut heard) = heard else { return std::future::pending().await };
     loop {
-        let note = heard.next().await;
+        let Note::Progress(note) = heard.next().await else { continue };
         let of = note.get("total").map(|total| format!("/{total}")).unwrap_or_default();
         let at = note.get("progress").unwrap_or_default();
         let message = note.get_string("message").unwrap_or_default();

@@ -103,6 +103,8 @@ pub struct Protocol {
     /// Whether the deprecated HTTP+SSE pair is served beside the endpoint; then a legacy revision is among
     /// `versions`, and the endpoint's path is none of the pair's.
     pub legacy_sse: bool,
+    /// Whether the event streams of legacy sessions can be taken up again after a lost connection.
+    pub resumable: bool,
     /// How long a legacy session may be idle.
     pub session_ttl: Duration,
     /// How often a silent stream gets a comment.
@@ -118,6 +120,7 @@ impl Default for Protocol {
         Self {
             versions: VERSIONS.map(str::to_owned).to_vec(),
             legacy_sse: false,
+            resumable: false,
             session_ttl: Duration::from_mins(30),
             sse_keepalive: Duration::from_secs(15),
             page_size: 200,
@@ -162,6 +165,7 @@ pub(super) fn protocol(t: &Table<'_>, server: &Server) -> Protocol {
     Protocol {
         versions,
         legacy_sse,
+        resumable: t.read("resumable", value::boolean).unwrap_or(default.resumable),
         session_ttl: t.read("session_ttl", value::duration).unwrap_or(default.session_ttl),
         sse_keepalive: t.read("sse_keepalive", value::duration).unwrap_or(default.sse_keepalive),
         page_size: t.read("page_size", value::count(PAGE_SIZES)).unwrap_or(default.page_size),

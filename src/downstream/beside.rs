@@ -1,5 +1,5 @@
 //! What goes out beside an answer, on its call's own stream, while the answer is made: progress under the
-//! client's own token, and what its upstream asks of the client.
+//! client's own token, log messages, and what its upstream asks of the client.
 //!
 //! Promises: what is said goes before the answer, in its order; a call that its client has cancelled is
 //! told of no further, but questions that were asked for it are taken back.
@@ -9,20 +9,22 @@
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::json::{self, Object};
-use crate::mcp::note::{NoteStream, Notes};
+use crate::json;
+use crate::mcp::log::Wanted;
+use crate::mcp::note::{Note, NoteStream, Notes};
 use crate::rpc::{self, Id};
 
 /// What goes out beside one answer.
 #[derive(Default)]
 pub(super) struct Beside {
-    progress: Option<Progress>,
+    noted: Option<Noted>,
     said: Option<mpsc::Receiver<Bytes>>,
 }
 
-/// Progress beside a call, under the client's own token.
-struct Progress {
-    token: Id,
+/// Notes, as this client is told of them.
+struct Noted {
+    /// Under which it hears of progress, if it asked for any.
+    token: Option<Id>,
     notes: NoteStream,
 }
 
@@ -31,16 +33,14 @@ struct Progress {
 pub(super) type Say = mpsc::Sender<Bytes>;
 
 impl Beside {
-    /// Where an upstream's side puts notes, and what becomes of them: nothing without a `token`.
-    pub(super) fn notes(token: Option<Id>) -> (Notes, Self) {
-        match token {
-            None => (Notes::unheard(), Self::default()),
-            Some(token) => {
-                let (notes, stream) = Notes::channel();
-                let progress = Some(Progress { token, notes: stream });
-                (notes, Self { progress, said: None })
-            }
+    /// Where an upstream's side puts notes, and what becomes of them: of progress nothing without a
+    /// `token`, and of log messages nothing where none are wanted.
+    pub(super) fn notes(token: Option<Id>, logs: Wanted) -> (Notes, Self) {
+        if token.is_none() && logs.least().is_none() {
+            return (Notes::unheard(), Self::default());
         }
+        let (notes, stream) = Notes::open(token.is_some(), logs);
+        (notes, Self { noted: Some(Noted { token, notes: stream }), said: None })
     }
 
     /// Takes whole messages, too.
@@ -51,10 +51,10 @@ impl Beside {
 
     /// The next message. Never ends: race it with the answer. Cancel-safe.
     pub(super) async fn next(&mut self) -> Bytes {
-        let Self { progress, said } = self;
+        let Self { noted, said } = self;
         let next_note = async {
-            match progress {
-                Some(progress) => progress.next().await,
+            match noted {
+                Some(noted) => noted.next().await,
                 None => std::future::pending().await,
             }
         };
@@ -78,29 +78,37 @@ impl Beside {
     /// Those that are left, once the answer is there; without one, because it was cancelled, only what has
     /// been said.
     pub(super) fn rest(self, is_answered: bool) -> impl Iterator<Item = Bytes> {
-        let Self { progress, said } = self;
-        let notes = progress.filter(|_| is_answered).into_iter().flat_map(Progress::rest);
+        let Self { noted, said } = self;
+        let notes = noted.filter(|_| is_answered).into_iter().flat_map(Noted::rest);
         let said =
             said.into_iter().flat_map(|mut said| std::iter::from_fn(move || said.try_recv().ok()));
         notes.chain(said)
     }
 }
 
-impl Progress {
+impl Noted {
     async fn next(&mut self) -> Bytes {
         let note = self.notes.next().await;
-        notification(&self.token, note)
+        message(self.token.as_ref(), note)
     }
 
     fn rest(self) -> impl Iterator<Item = Bytes> {
         let Self { token, notes } = self;
-        notes.rest().into_iter().map(move |note| notification(&token, note))
+        notes.rest().into_iter().map(move |note| message(token.as_ref(), note))
     }
 }
 
-fn notification(token: &Id, mut note: Object) -> Bytes {
-    note.set("progressToken", token.as_bytes().clone());
-    rpc::write_notification("notifications/progress", &json::on_one_line(note.to_bytes()))
+fn message(token: Option<&Id>, note: Note) -> Bytes {
+    match note {
+        Note::Progress(mut params) => {
+            if let Some(token) = token {
+                params.set("progressToken", token.as_bytes().clone());
+            }
+            let params = json::on_one_line(params.to_bytes());
+            rpc::write_notification("notifications/progress", &params)
+        }
+        Note::Log(params) => rpc::write_notification("notifications/message", &params),
+    }
 }
 
 /// How many messages wait for a call's stream: all questions that a conversation may have open, and

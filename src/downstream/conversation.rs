@@ -99,6 +99,17 @@ impl Conversation {
         (self.outgoing.tasks.len() >= limit).then(|| encode::too_busy(BUSY_RETRY))
     }
 
+    /// What a request is answered with at once if the client has as many under way as it may: it is
+    /// refused, but for a ping, whose answer takes no work.
+    pub(super) fn busy_answer(&self, request: &Request, limit: usize) -> Option<Answer> {
+        let refused = self.busy(limit)?;
+        let is_ping = self.is_open() && &*request.method == "ping";
+        Some(match is_ping {
+            true => Answer::result(&request.id, b"{}"),
+            false => Answer::refused(Some(&request.id), &refused),
+        })
+    }
+
     /// Starts to answer a request, or returns the answer that is there at once.
     pub(super) fn take_request(&mut self, request: Request) -> Option<Answer> {
         if &*request.method == legacy::OPENING {
@@ -192,11 +203,11 @@ impl Conversation {
 }
 
 impl Outgoing {
-    /// Sends an answer if there is room for it now.
-    pub(super) fn try_say(&self, answer: Answer) -> bool {
-        match answer.text {
-            Text::Whole(text) => self.queue.try_send(text).is_ok(),
-            Text::Arriving(..) => false,
+    /// Sends an answer if there is room for it now; else it comes back.
+    pub(super) fn try_say(&self, answer: Answer) -> Result<(), Answer> {
+        match &answer.text {
+            Text::Whole(text) if self.queue.try_send(text.clone()).is_ok() => Ok(()),
+            Text::Whole(_) | Text::Arriving(..) => Err(answer),
         }
     }
 

@@ -27,6 +27,7 @@ use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Client, Method, Outcome, Reply};
 use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::kind::Kind;
+use crate::mcp::log::{Level, Wanted};
 use crate::mcp::older::{self, Form};
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
@@ -49,6 +50,8 @@ pub(super) struct Peer {
     /// What it can be asked, in this revision.
     abilities: Abilities,
     pub(super) client: Client,
+    /// Which log messages it wants.
+    logs: Wanted,
     /// What it has been asked.
     pub(super) questions: Questions,
     /// The resources that it wants to hear of.
@@ -82,6 +85,7 @@ pub(super) fn initialize(
         abilities: Abilities::read(&capabilities).within(revision),
         capabilities: capabilities.to_bytes(),
         client,
+        logs: Wanted::undecided(),
         questions,
         subscriptions: guest.subscriptions(),
     };
@@ -138,7 +142,7 @@ pub(super) fn serve(
     let Some(open) = calls.open(&id) else {
         return refuse(&id_in_use());
     };
-    let (notes, beside) = Beside::notes(owned.progress_token);
+    let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone());
     // Nothing goes out beside an answer in a batch, so nothing can be asked there.
     let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
     let (asking, beside) = Asking::open(&peer.questions, peer.revision, abilities, beside);
@@ -182,6 +186,13 @@ async fn answer(
     }
     if let Some(kind) = Kind::of_list_method(method) {
         return list(guest, id, kind, &params).await;
+    }
+    if method == "logging/setLevel" && guest.view().capabilities().logging {
+        let level = params.get("level").and_then(Level::parse);
+        let level =
+            level.ok_or_else(|| invalid_params("`level` must be a level, such as \"info\""))?;
+        caller.notes.logs().decide(level);
+        return Ok(Answer::result(id, b"{}"));
     }
     match Method::of(method) {
         // What is not declared is not there.

@@ -5,6 +5,7 @@
 use bytes::Bytes;
 
 use crate::json::Object;
+use crate::mcp::log::{Level, Wanted};
 use crate::mcp::meta;
 use crate::rpc::Id;
 
@@ -16,11 +17,24 @@ pub(super) struct Owned {
     pub(super) version: Option<Bytes>,
     pub(super) info: Option<Bytes>,
     pub(super) capabilities: Option<Bytes>,
+    /// The least severe log message that the client wants to hear of.
+    pub(super) log_level: Option<Bytes>,
 }
 
 /// `_meta` is not what it must be; the text is fit for the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BadMeta(pub(super) &'static str);
+
+impl Owned {
+    /// Which log messages the request's client wants.
+    pub(super) fn logs(&self) -> Result<Wanted, BadMeta> {
+        let Some(raw) = &self.log_level else { return Ok(Wanted::nothing()) };
+        // Spec 2026-07-28, logging: what is no level SHOULD be refused.
+        let level = std::str::from_utf8(raw).ok().and_then(Level::parse);
+        let bad = BadMeta("`io.modelcontextprotocol/logLevel` must be a level, such as \"info\"");
+        level.map(Wanted::from).ok_or(bad)
+    }
+}
 
 /// Takes what Weir owns out of `params`. A `_meta` that held nothing else goes with it; one that held
 /// nothing of Weir's stays as it came.
@@ -43,10 +57,9 @@ pub(super) fn take(params: &mut Object) -> Result<Owned, BadMeta> {
         version: rest.take(meta::PROTOCOL_VERSION),
         info: rest.take(meta::CLIENT_INFO),
         capabilities: rest.take(meta::CLIENT_CAPABILITIES),
+        log_level: rest.take(meta::LOG_LEVEL),
     };
-    // Log messages are not carried yet: nobody is asked for any.
-    let log_level = rest.take(meta::LOG_LEVEL);
-    if owned == Owned::default() && log_level.is_none() {
+    if owned == Owned::default() {
         return Ok(owned);
     }
     if rest.is_empty() {
@@ -70,11 +83,12 @@ mod tests {
     #[test]
     fn what_weir_owns_is_taken_and_the_rest_stays() {
         let (owned, rest) = taken(
-            r#"{"name":"x","_meta":{"progressToken":"t","io.modelcontextprotocol/protocolVersion":"v","traceparent":"00-1"},"n":1e400}"#,
+            r#"{"name":"x","_meta":{"progressToken":"t","io.modelcontextprotocol/protocolVersion":"v","io.modelcontextprotocol/logLevel":7,"traceparent":"00-1"},"n":1e400}"#,
         );
         let expected = Owned {
             progress_token: Id::parse("\"t\"".into()),
             version: Some("\"v\"".into()),
+            log_level: Some("7".into()),
             ..Owned::default()
         };
         assert_eq!(owned, Ok(expected));

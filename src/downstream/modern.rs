@@ -101,6 +101,7 @@ fn read_context(
         .ok()
         .filter(|revision: &Revision| revision.era() == Era::Modern && versions.has(*revision));
     let revision = revision.ok_or_else(|| unsupported_version(versions, &version))?;
+    owned.logs().map_err(|meta::BadMeta(text)| bad(text))?;
     if let Some(headers) = headers {
         modern_headers::check_method(headers, &request.method)?;
         let member = Method::of(&request.method).and_then(Method::header_member);
@@ -163,7 +164,9 @@ pub(super) fn serve(
         );
         return Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused)));
     }
-    let (notes, beside) = Beside::notes(owned.progress_token);
+    // Read when the request was opened.
+    let logs = owned.logs().unwrap_or_default();
+    let (notes, beside) = Beside::notes(owned.progress_token, logs);
     let caller = Caller {
         revision,
         info: owned.info.filter(|info| info.starts_with(b"{")),

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::calls::Calls;
 use super::legacy::Peer;
+use super::tracks::Tracks;
 use crate::gateway::Listen;
 use crate::policy::Principal;
 use crate::secret;
@@ -48,6 +49,8 @@ pub(super) struct Session {
     pub(super) peer: Peer,
     /// Its open requests.
     pub(super) calls: Arc<Calls>,
+    /// Its event streams, where they can be taken up again.
+    pub(super) tracks: Arc<Tracks>,
     end: CancellationToken,
     /// What the client has been told of changes; whoever holds it is the primary stream.
     listen: Arc<tokio::sync::Mutex<Listen>>,
@@ -107,6 +110,7 @@ impl Sessions {
             principal: principal.clone(),
             peer,
             calls: Calls::new(end.clone()),
+            tracks: Arc::default(),
             replaced: Mutex::new(end.child_token()),
             end,
             listen: Arc::new(tokio::sync::Mutex::new(listen)),
@@ -172,6 +176,7 @@ impl Sessions {
             for session in idle.iter().filter(|session| session.is_idle_for(self.ttl)) {
                 self.end(session);
             }
+            idle.iter().for_each(|session| session.tracks.expire());
         }
     }
 }
@@ -226,6 +231,11 @@ impl InUse {
     fn new(session: Arc<Session>) -> Self {
         session.usage().active += 1;
         Self(session)
+    }
+
+    /// The same session, in use once more.
+    pub(super) fn again(&self) -> Self {
+        Self::new(Arc::clone(&self.0))
     }
 
     /// Takes over as the primary stream. The newest stream wins: the older one may belong to a

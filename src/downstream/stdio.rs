@@ -108,8 +108,8 @@ impl Client {
     }
 
     async fn take_request(&mut self, request: Request) {
-        if let Some(refused) = self.talk.busy(MAX_OPEN) {
-            return self.say(Answer::refused(Some(&request.id), &refused)).await;
+        if let Some(answer) = self.talk.busy_answer(&request, MAX_OPEN) {
+            return self.say(answer).await;
         }
         let versions = &self.talk.door.settings.versions;
         match era::of_request(versions, &request.method, &request.params, None) {

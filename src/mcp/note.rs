@@ -1,43 +1,75 @@
-//! Progress beside a call: from the upstream that works to the client that waits.
+//! What goes beside a call, from the upstream that works to the client that waits: progress and log
+//! messages.
 //!
-//! Promises: progress only increases, comes at most [`PER_SECOND`] times a second after a first burst
-//! of as many, and the last one always comes to a client that reads. One that does not loses notes, never
-//! its reply: the upstream's side never waits.
+//! Promises: the upstream's side never waits. Progress only increases, comes at most [`PER_SECOND`] times a
+//! second after a first burst of as many, and the last one always comes to a client that reads. Log
+//! messages come as they were sent, in their order, if they are severe enough for the client; at most
+//! [`LOGS_PER_SECOND`] after a burst. Who does not read loses notes, never its reply.
 //!
 //! Knows nothing of: tokens. Each hop mints its own, so none travels through the house.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use bytes::Bytes;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::json::Object;
+use crate::json::{self, Object};
+use crate::mcp::log::{Level, Wanted};
 
-/// How many notes a client gets in a second.
+/// How much progress a client gets in a second.
 pub const PER_SECOND: u32 = 20;
 
-/// The time that one note takes of the rate.
-const SPACING: Duration = Duration::from_millis(1_000 / PER_SECOND as u64);
+/// How many log messages a client gets in a second from one call (spec, logging: servers SHOULD limit
+/// their rate). More than a person reads, and far from what a loop can write.
+pub const LOGS_PER_SECOND: u32 = 200;
 
-/// How far ahead of its time the rate may be used.
-const BURST: Duration = Duration::from_millis(1_000 - 1_000 / PER_SECOND as u64);
+/// How much progress waits for a client's writer; beyond it the oldest goes.
+const MAX_PROGRESS: usize = 64;
 
-/// How many notes wait for a client's writer before further ones are dropped.
-const QUEUE: usize = 64;
+/// How many log messages wait, and how many bytes of them; beyond either the newest is dropped, so that
+/// what is told is without a gap up to where it ends.
+const MAX_LOGS: usize = 256;
+const MAX_LOG_BYTES: usize = 1024 * 1024;
+
+/// One note.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Note {
+    /// The `params` of a progress notification, its token removed.
+    Progress(Object),
+    /// The `params` of a log message, as sent, on one line.
+    Log(Bytes),
+}
 
 /// Where an upstream's side puts notes. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Notes {
-    shared: Arc<Mutex<Shared>>,
-    /// `None` where the client did not ask for progress.
-    sender: Option<mpsc::Sender<Object>>,
+    shared: Arc<Shared>,
+    progress: bool,
+    logs: Wanted,
+    /// Whether the upstream's side may send log messages.
+    takes_logs: bool,
 }
 
 #[derive(Debug)]
 struct Shared {
+    state: Mutex<State>,
+    /// There is something to take.
+    came: Notify,
+}
+
+#[derive(Debug)]
+struct State {
     last_progress: f64,
     last_heard: Instant,
+    /// In the order in which they came.
+    queue: VecDeque<Note>,
+    log_bytes: usize,
+    dropped_logs: u64,
+    /// Whether somebody takes them.
+    is_read: bool,
     /// Where notes go instead.
     onward: Option<Notes>,
 }
@@ -45,31 +77,68 @@ struct Shared {
 /// Where a client's side takes them.
 #[derive(Debug)]
 pub struct NoteStream {
-    receiver: mpsc::Receiver<Object>,
-    held: Option<Object>,
-    /// When the next note may go out, and how far ahead of now that may lie: a bucket of
-    /// [`PER_SECOND`] notes that refills at the same rate.
-    next_at: Instant,
+    shared: Arc<Shared>,
+    progress_rate: Bucket,
+    log_rate: Bucket,
 }
 
+// === Notes ===
+
 impl Notes {
-    /// Notes that somebody reads.
+    /// Progress that somebody reads.
     pub fn channel() -> (Self, NoteStream) {
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        let stream = NoteStream { receiver, held: None, next_at: Instant::now() };
-        (Self { sender: Some(sender), ..Self::unheard() }, stream)
+        Self::open(true, Wanted::nothing())
+    }
+
+    /// Notes that somebody reads: progress if that is wanted, and which log messages are.
+    pub fn open(progress: bool, logs: Wanted) -> (Self, NoteStream) {
+        let notes = Self::new(progress, logs, true);
+        let stream = NoteStream {
+            shared: Arc::clone(&notes.shared),
+            progress_rate: Bucket::new(PER_SECOND),
+            log_rate: Bucket::new(LOGS_PER_SECOND),
+        };
+        (notes, stream)
     }
 
     /// Notes that nobody asked for. An upstream that sends some all the same shows a sign of life.
     pub fn unheard() -> Self {
-        let shared =
-            Shared { last_progress: f64::NEG_INFINITY, last_heard: Instant::now(), onward: None };
-        Self { shared: Arc::new(Mutex::new(shared)), sender: None }
+        Self::new(false, Wanted::nothing(), false)
+    }
+
+    fn new(progress: bool, logs: Wanted, is_read: bool) -> Self {
+        let state = State {
+            last_progress: f64::NEG_INFINITY,
+            last_heard: Instant::now(),
+            queue: VecDeque::new(),
+            log_bytes: 0,
+            dropped_logs: 0,
+            is_read,
+            onward: None,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), came: Notify::new() });
+        Self { shared, progress, logs, takes_logs: true }
     }
 
     /// Whether the client asked for progress.
     pub fn wanted(&self) -> bool {
-        self.sender.is_some()
+        self.progress
+    }
+
+    /// What an upstream is given that sends log messages, or that does not; `None` where nobody would hear
+    /// of anything.
+    pub fn given_to(&self, upstream_logs: bool) -> Option<Self> {
+        (self.progress || upstream_logs).then(|| Self { takes_logs: upstream_logs, ..self.clone() })
+    }
+
+    /// Whether log messages belong here, wanted or not.
+    pub fn takes_logs(&self) -> bool {
+        self.takes_logs
+    }
+
+    /// Which log messages the client wants.
+    pub fn logs(&self) -> &Wanted {
+        &self.logs
     }
 
     /// Takes the `params` of a progress notification, its token removed. What does not increase
@@ -77,91 +146,214 @@ impl Notes {
     pub fn progress(&self, params: Object) {
         let progress = params.get("progress").and_then(|text| text.parse::<f64>().ok());
         let Some(progress) = progress else { return };
-        let onward = {
-            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-            if progress <= shared.last_progress {
-                return;
-            }
-            shared.last_progress = progress;
-            shared.last_heard = Instant::now();
-            shared.onward.clone()
-        };
-        if let Some(onward) = onward {
+        let mut state = self.shared.lock();
+        if progress <= state.last_progress {
+            return;
+        }
+        state.last_progress = progress;
+        state.last_heard = Instant::now();
+        if let Some(onward) = state.onward.clone() {
+            drop(state);
             return onward.progress(params);
         }
-        if let Some(sender) = &self.sender {
-            // Full means that the client does not read: it misses this note.
-            let _ = sender.try_send(params);
+        if self.progress && state.is_read {
+            state.push_progress(params);
+            drop(state);
+            self.shared.came.notify_one();
         }
     }
 
-    /// Takes the `params` of a log message.
-    pub fn log(&self, params: Object) {
-        if let Some(onward) = self.onward() {
+    /// Takes the `params` of a log message; only its level is read.
+    pub fn log(&self, params: &Object) {
+        if !self.takes_logs {
+            return;
+        }
+        let onward = self.shared.lock().onward.clone();
+        if let Some(onward) = onward {
             return onward.log(params);
         }
-        let _ = params;
+        let level = params.get("level").and_then(Level::parse);
+        let is_wanted = self.logs.least().is_some_and(|least| level >= Some(least));
+        let mut state = self.shared.lock();
+        if is_wanted && state.is_read && state.push_log(json::on_one_line(params.to_bytes())) {
+            drop(state);
+            self.shared.came.notify_one();
+        }
     }
 
     /// Hands all further notes on to `other`: the call goes on for another request of its client's.
     pub fn redirect(&self, other: Self) {
         // Onto itself it would go round for ever.
         let onward = (!Arc::ptr_eq(&self.shared, &other.shared)).then_some(other);
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).onward = onward;
-    }
-
-    fn onward(&self) -> Option<Self> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).onward.clone()
+        self.shared.lock().onward = onward;
     }
 
     /// When the upstream last made progress, or when the call began.
     pub fn last_heard(&self) -> Instant {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).last_heard
+        self.shared.lock().last_heard
     }
 }
 
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn push_progress(&mut self, params: Object) {
+        let waiting = self.queue.iter().filter(|note| note.is_progress()).count();
+        if waiting >= MAX_PROGRESS {
+            self.drop_oldest_progress();
+        }
+        self.queue.push_back(Note::Progress(params));
+    }
+
+    /// Whether there was room.
+    fn push_log(&mut self, params: Bytes) -> bool {
+        let waiting = self.queue.iter().filter(|note| !note.is_progress()).count();
+        let bytes = self.log_bytes + params.len();
+        if waiting >= MAX_LOGS || bytes > MAX_LOG_BYTES {
+            self.dropped_logs += 1;
+            return false;
+        }
+        self.log_bytes = bytes;
+        self.queue.push_back(Note::Log(params));
+        true
+    }
+
+    fn drop_oldest_progress(&mut self) {
+        let oldest = self.queue.iter().position(Note::is_progress);
+        oldest.map(|at| self.queue.remove(at));
+    }
+
+    /// Drops progress until no more than `count` of it is left, the newest.
+    fn thin_progress(&mut self, count: usize) {
+        let waiting = self.queue.iter().filter(|note| note.is_progress()).count();
+        (count..waiting).for_each(|_| self.drop_oldest_progress());
+    }
+
+    fn take(&mut self, is_next: impl Fn(&Note) -> bool) -> Option<Note> {
+        let note = self.queue.remove(self.queue.iter().position(is_next)?)?;
+        if let Note::Log(params) = &note {
+            self.log_bytes -= params.len();
+        }
+        Some(note)
+    }
+}
+
+impl Note {
+    /// The parameters of progress.
+    #[cfg(test)]
+    pub(crate) fn expect_progress(&self) -> &Object {
+        match self {
+            Self::Progress(params) => params,
+            Self::Log(params) => panic!("a log message: {params:?}"),
+        }
+    }
+
+    fn is_progress(&self) -> bool {
+        matches!(self, Self::Progress(_))
+    }
+}
+
+// === NoteStream ===
+
 impl NoteStream {
     /// The next note, not before its time. Never ends: race it with the reply. Cancel-safe.
-    pub async fn next(&mut self) -> Object {
+    pub async fn next(&mut self) -> Note {
         loop {
-            if self.held.is_none() {
-                match self.receiver.recv().await {
-                    Some(note) => self.held = Some(note),
-                    None => std::future::pending().await,
-                }
-            }
-            let now = Instant::now();
-            // Those that came while we waited replace the one that is held.
-            let early = self.next_at.saturating_duration_since(now + BURST);
-            if !early.is_zero() {
-                tokio::time::sleep(early).await;
-                self.drain();
-                continue;
-            }
-            if let Some(note) = self.held.take() {
-                self.next_at = self.next_at.max(now) + SPACING;
-                return note;
+            let early = match self.take_due() {
+                Ok(note) => return note,
+                Err(early) => early,
+            };
+            let came = self.shared.came.notified();
+            match early {
+                None => came.await,
+                // A log message may go while progress has to wait.
+                Some(early) => tokio::select! {
+                    () = came => {}
+                    () = tokio::time::sleep(early) => {}
+                },
             }
         }
     }
 
-    /// The notes that have not been handed out, once the reply is there: as many of the newest as
-    /// the rate allows, the last one always.
-    pub fn rest(mut self) -> Vec<Object> {
-        let mut rest: Vec<Object> = self.held.take().into_iter().collect();
-        while let Ok(newer) = self.receiver.try_recv() {
-            rest.push(newer);
+    /// The first note that may go out now, or how long it takes until one may.
+    fn take_due(&mut self) -> Result<Note, Option<Duration>> {
+        let now = Instant::now();
+        let (progress, log) = (self.progress_rate.early(now), self.log_rate.early(now));
+        let mut state = self.shared.lock();
+        if !progress.is_zero() {
+            // Those that came while we waited replace the one that waits.
+            state.thin_progress(1);
         }
-        let used = self.next_at.saturating_duration_since(Instant::now());
-        let left = BURST.saturating_sub(used).as_millis() / SPACING.as_millis() + 1;
-        let skipped = rest.len().saturating_sub(usize::try_from(left).unwrap_or(usize::MAX));
-        rest.split_off(skipped)
+        let early = |note: &Note| if note.is_progress() { progress } else { log };
+        let Some(note) = state.take(|note| early(note).is_zero()) else {
+            return Err(state.queue.iter().map(early).min());
+        };
+        drop(state);
+        let rate = if note.is_progress() { &mut self.progress_rate } else { &mut self.log_rate };
+        rate.count(now);
+        Ok(note)
     }
 
-    fn drain(&mut self) {
-        while let Ok(newer) = self.receiver.try_recv() {
-            self.held = Some(newer);
+    /// The notes that have not been handed out, once the reply is there: of progress as many of the newest
+    /// as the rate allows, the last one always.
+    pub fn rest(self) -> Vec<Note> {
+        let left = self.progress_rate.left(Instant::now()).max(1);
+        let mut state = self.shared.lock();
+        state.thin_progress(left);
+        state.queue.drain(..).collect()
+    }
+}
+
+impl Drop for NoteStream {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.is_read = false;
+        state.queue = VecDeque::new();
+        if state.dropped_logs > 0 {
+            tracing::debug!(
+                count = state.dropped_logs,
+                "log messages that a client had no room for"
+            );
         }
+    }
+}
+
+/// A rate with a burst: as many at once as in a second, refilled at the same rate.
+#[derive(Debug)]
+struct Bucket {
+    /// The time that one note takes of the rate.
+    spacing: Duration,
+    /// How far ahead of now the next one's time may lie.
+    burst: Duration,
+    /// When the next one would go out if they were evenly spread.
+    next_at: Instant,
+}
+
+impl Bucket {
+    fn new(per_second: u32) -> Self {
+        let spacing = Duration::from_secs(1) / per_second;
+        Self { spacing, burst: Duration::from_secs(1) - spacing, next_at: Instant::now() }
+    }
+
+    /// How long it is until the next one may go out.
+    fn early(&self, now: Instant) -> Duration {
+        self.next_at.saturating_duration_since(now + self.burst)
+    }
+
+    /// One goes out.
+    fn count(&mut self, now: Instant) {
+        self.next_at = self.next_at.max(now) + self.spacing;
+    }
+
+    /// How many may go out now.
+    fn left(&self, now: Instant) -> usize {
+        let used = self.next_at.saturating_duration_since(now);
+        let left = self.burst.saturating_sub(used).as_nanos() / self.spacing.as_nanos();
+        usize::try_from(left).map_or(usize::MAX, |left| left + 1)
     }
 }
 
@@ -173,8 +365,19 @@ mod tests {
         Object::parse(format!("{{\"progress\":{progress}}}")).expect("an object")
     }
 
-    fn value(note: &Object) -> u32 {
-        note.get("progress").and_then(|text| text.parse().ok()).expect("a number")
+    fn log(level: &str, number: usize) -> Object {
+        Object::parse(format!(r#"{{"level":"{level}","data":{number}}}"#)).expect("an object")
+    }
+
+    fn value(note: &Note) -> u32 {
+        let Note::Progress(params) = note else { panic!("{note:?}") };
+        params.get("progress").and_then(|text| text.parse().ok()).expect("a number")
+    }
+
+    fn data(note: &Note) -> Option<usize> {
+        let Note::Log(params) = note else { return None };
+        let params = Object::parse(params.clone()).expect("an object");
+        params.get("data").and_then(|text| text.parse().ok())
     }
 
     #[tokio::test(start_paused = true)]
@@ -215,22 +418,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn notes_that_come_together_with_the_reply_all_go_before_it() {
-        let (notes, stream) = Notes::channel();
+        let (notes, stream) = Notes::open(true, Wanted::from(Level::Debug));
         (1..=3).for_each(|progress| notes.progress(note(progress)));
-        assert_eq!(stream.rest().iter().map(value).collect::<Vec<_>>(), [1, 2, 3]);
+        notes.log(&log("debug", 7));
+        notes.progress(note(4));
+        let rest = stream.rest();
+        assert_eq!(rest[..3].iter().map(value).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!((data(&rest[3]), value(&rest[4])), (Some(7), 4));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn notes_that_are_redirected_still_increase() {
-        let (notes, first) = Notes::channel();
+    async fn notes_that_are_redirected_still_increase_and_go_by_the_new_level() {
+        let (notes, first) = Notes::open(true, Wanted::from(Level::Alert));
         notes.progress(note(1));
-        let (other, second) = Notes::channel();
+        let (other, second) = Notes::open(true, Wanted::from(Level::Info));
+        let given = notes.given_to(true).expect("somebody hears");
         notes.redirect(other);
-        (1..=2).for_each(|progress| notes.progress(note(progress)));
+        (1..=2).for_each(|progress| given.progress(note(progress)));
+        given.log(&log("info", 7));
+        notes.given_to(false).expect("somebody hears").log(&log("info", 8));
         notes.redirect(notes.clone());
-        notes.progress(note(3));
+        given.progress(note(3));
+        given.log(&log("info", 9));
         assert_eq!(first.rest().iter().map(value).collect::<Vec<_>>(), [1, 3]);
-        assert_eq!(second.rest().iter().map(value).collect::<Vec<_>>(), [2]);
+        let rest = second.rest();
+        assert_eq!((value(&rest[0]), data(&rest[1]), rest.len()), (2, Some(7), 2));
     }
 
     #[tokio::test(start_paused = true)]
@@ -241,5 +453,92 @@ mod tests {
         notes.progress(note(1));
         assert_eq!(notes.last_heard() - before, Duration::from_secs(5));
         assert!(!notes.wanted());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_read_is_told_the_last_progress_and_the_first_messages() {
+        let (notes, stream) = Notes::open(true, Wanted::from(Level::Debug));
+        for number in 1..=1_000_u32 {
+            notes.progress(note(number));
+            notes.log(&log("info", number as usize));
+        }
+        let rest = stream.rest();
+        let told: Vec<_> = rest.iter().filter_map(data).collect();
+        assert_eq!(told, (1..=MAX_LOGS).collect::<Vec<_>>());
+        let progress: Vec<_> = rest.iter().filter(|note| note.is_progress()).map(value).collect();
+        assert_eq!(progress, (981..=1_000).collect::<Vec<_>>());
+
+        let (notes, stream) = Notes::open(false, Wanted::from(Level::Debug));
+        let large = format!(r#"{{"level":"info","data":"{}"}}"#, "x".repeat(MAX_LOG_BYTES / 3));
+        for _ in 0..5 {
+            notes.log(&Object::parse(large.clone()).expect("an object"));
+        }
+        assert_eq!(stream.rest().len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_does_not_wait_for_progress_that_has_to() {
+        let (notes, mut stream) = Notes::open(true, Wanted::from(Level::Info));
+        for number in 0..=PER_SECOND {
+            notes.progress(note(number));
+        }
+        for _ in 0..PER_SECOND {
+            stream.next().await;
+        }
+        let start = Instant::now();
+        notes.log(&log("info", 1));
+        assert_eq!((data(&stream.next().await), start.elapsed()), (Some(1), Duration::ZERO));
+        assert_eq!(value(&stream.next().await), PER_SECOND);
+        assert_eq!(start.elapsed().as_millis() / 10, 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_messages_is_held_to_the_rate() {
+        let (notes, mut stream) = Notes::open(false, Wanted::from(Level::Info));
+        let start = Instant::now();
+        let writer = async {
+            for number in 0..3_000 {
+                notes.log(&log("error", number));
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let mut seen = Vec::new();
+        tokio::pin!(writer);
+        loop {
+            tokio::select! {
+                biased;
+                note = stream.next() => seen.extend(data(&note)),
+                () = &mut writer => break,
+            }
+        }
+        let seconds = start.elapsed().as_secs() as usize + 1;
+        assert!(seen.len() <= LOGS_PER_SECOND as usize * seconds + 1, "{} messages", seen.len());
+        assert!(seen.is_sorted() && seen.len() > 500);
+    }
+
+    #[test]
+    fn only_what_is_severe_enough_passes_and_as_it_was_sent() {
+        for (wanted, expected) in [
+            (Wanted::nothing(), vec![]),
+            (Wanted::from(Level::Debug), vec![0, 1, 2, 3]),
+            (Wanted::from(Level::Warning), vec![2, 3]),
+            (Wanted::undecided(), vec![1, 2, 3]),
+        ] {
+            let (notes, stream) = Notes::open(false, wanted);
+            for (number, level) in ["debug", "info", "warning", "emergency"].iter().enumerate() {
+                notes.log(&log(level, number));
+            }
+            for bad in [r#"{"data":9}"#, r#"{"level":"loud","data":9}"#, r#"{"level":7,"data":9}"#]
+            {
+                notes.log(&Object::parse(bad).expect("an object"));
+            }
+            let rest = stream.rest();
+            assert_eq!(rest.iter().filter_map(data).collect::<Vec<_>>(), expected);
+        }
+        let odd = r#"{ "logger":"a","level":"error", "data":[1e400],"x":1.0 }"#;
+        let (notes, stream) = Notes::open(false, Wanted::from(Level::Error));
+        notes.log(&Object::parse(odd).expect("an object"));
+        let [Note::Log(params)] = &stream.rest()[..] else { panic!("one message") };
+        assert_eq!(params, odd);
     }
 }

@@ -23,6 +23,7 @@ use crate::mcp::call::{Call, Method, Outcome, Reply};
 use crate::mcp::capabilities::Capabilities;
 use crate::mcp::code;
 use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::log::Level;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc;
 
@@ -141,7 +142,7 @@ impl Connection {
     ) -> Result<Reply, Failure> {
         let request = wired.dress(call, questions);
         let sent = request.headers.clone();
-        let answer = wired.ask(request).await?;
+        let answer = wired.ask_logging(call, request).await?;
         let mismatch = matches!(
             &answer.outcome,
             Outcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
@@ -154,7 +155,7 @@ impl Connection {
         if request.headers == sent {
             return Ok(wired.reply(answer));
         }
-        Ok(wired.reply(wired.ask(request).await?))
+        Ok(wired.reply(wired.ask_logging(call, request).await?))
     }
 
     /// Lists a kind that the other side declares, through all pages.
@@ -198,9 +199,14 @@ impl Wired {
         introduction: Introduction,
         headers: &HeaderMap,
     ) -> Result<Self, Failure> {
+        let tells_whose = wire.tells_whose() || ear.is_alone();
         let dialect = match introduction.revision.era() {
-            Era::Legacy => Dialect::Legacy(legacy::Dialect::new(&introduction, headers)),
-            Era::Modern => Dialect::Modern(modern::Dialect::new(&introduction, headers)),
+            Era::Legacy => {
+                Dialect::Legacy(legacy::Dialect::new(&introduction, headers, tells_whose))
+            }
+            Era::Modern => {
+                Dialect::Modern(modern::Dialect::new(&introduction, headers, tells_whose))
+            }
         };
         match &dialect {
             Dialect::Legacy(dialect) => dialect.begin(&wire, &ear).await?,
@@ -254,6 +260,24 @@ impl Wired {
             Dialect::Legacy(dialect) => dialect.read(came),
             Dialect::Modern(dialect) => dialect.read(came),
         }
+    }
+
+    /// Asks what a call asks, and lets the server log as its caller wants it meanwhile.
+    async fn ask_logging(&self, call: &Call, request: Outgoing) -> Result<Answer, Failure> {
+        let (logs, answer) = (call.caller.notes.logs(), self.ask(request));
+        match &self.dialect {
+            Dialect::Legacy(legacy::Dialect { levels: Some(levels), .. }) => {
+                levels.beside(logs, |level| self.set_level(level), answer).await
+            }
+            // Where there are no sessions each request says it.
+            Dialect::Legacy(_) | Dialect::Modern(_) => answer.await,
+        }
+    }
+
+    async fn set_level(&self, level: Level) {
+        let Dialect::Legacy(dialect) = &self.dialect else { return };
+        let answer = self.ask(dialect.dress_level(level)).await;
+        tracing::debug!(level = level.as_str(), ?answer, "asked for log messages");
     }
 
     /// Sends a request whose server may ask something before it answers, and sends it the answers.

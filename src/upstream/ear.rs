@@ -250,8 +250,8 @@ impl Ear {
                 }
             }
             "notifications/message" => {
-                if let Some(notes) = on.and_then(|id| self.notes_of(id)) {
-                    return notes.log(params);
+                if let Some(notes) = self.logs_to(on) {
+                    return notes.log(&params);
                 }
                 let text = String::from_utf8_lossy(&params.to_bytes()).into_owned();
                 let text: String = text.chars().take(MAX_LOGGED_CHARS).collect();
@@ -263,6 +263,23 @@ impl Ear {
 
     fn notes_of(&self, id: u64) -> Option<Notes> {
         self.pending.beside(id, |side| side.notes.clone()).flatten()
+    }
+
+    /// The call that a log message is about, as with a question: see [`Ear::asked`].
+    fn logs_to(&self, on: Option<u64>) -> Option<Notes> {
+        match on {
+            Some(id) => self.notes_of(id).filter(Notes::takes_logs),
+            None if self.alone => self.pending.newest(|side| {
+                let notes = side.notes.as_ref().filter(|notes| notes.takes_logs())?;
+                notes.logs().least().map(|_| notes.clone())
+            }),
+            None => None,
+        }
+    }
+
+    /// Whether the connection serves one client only.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone
     }
 
     /// The server takes something back.
@@ -341,11 +358,17 @@ pub(super) fn next_pause(last: Duration, since: Instant) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mcp::log::{Level, Wanted};
+    use crate::mcp::note::Note;
 
     fn ear() -> Arc<Ear> {
+        ear_of(false)
+    }
+
+    fn ear_of(alone: bool) -> Arc<Ear> {
         let (changes, _) = watch::channel(Changes::default());
         let name: UpstreamName = "hub".parse().expect("a name");
-        Ear::new(name.clone(), changes, Interest::new(name), false)
+        Ear::new(name.clone(), changes, Interest::new(name), alone)
     }
 
     fn replies(ear: &Ear, text: &'static str) -> Vec<Bytes> {
@@ -385,6 +408,40 @@ mod tests {
             ear.hear(text.into(), None).expect("a notification");
         }
         assert_eq!(*ear.changes.borrow(), Changes([0, 2, 0]));
+    }
+
+    #[tokio::test]
+    async fn a_log_message_belongs_to_the_call_of_its_stream_or_to_the_only_client() {
+        for alone in [false, true] {
+            let ear = ear_of(alone);
+            let enter = |wanted: Option<Level>| {
+                let wanted = wanted.map_or_else(Wanted::nothing, Wanted::from);
+                let (notes, stream) = Notes::open(true, wanted);
+                let notes = notes.given_to(true);
+                let side = Side { notes, questions: None, listen: false, acknowledged: None };
+                (ear.pending.open(side).expect("open"), stream)
+            };
+            let (first, heard_first) = enter(Some(Level::Debug));
+            let (second, heard_second) = enter(Some(Level::Error));
+            let (_third, heard_third) = enter(None);
+            let say = |on, data: u32| {
+                let params = format!(r#"{{"level":"error","data":{data}}}"#);
+                let text = format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{params}}}"#
+                );
+                ear.hear(text.into(), on).expect("a notification");
+                Note::Log(params.into())
+            };
+            let of_first = say(Some(first.id()), 1);
+            let of_second = say(Some(second.id()), 2);
+            say(Some(99), 3);
+            let of_no_call = say(None, 4);
+            assert_eq!(heard_first.rest(), [of_first]);
+            let mut expected = vec![of_second];
+            expected.extend(alone.then_some(of_no_call));
+            assert_eq!(heard_second.rest(), expected);
+            assert_eq!(heard_third.rest(), []);
+        }
     }
 
     #[test]

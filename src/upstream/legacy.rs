@@ -16,11 +16,13 @@ use tokio::time::Instant;
 
 use super::connection::{Introduction, Opening, error_text};
 use super::ear::{self, Ear};
+use super::levels::Levels;
 use super::rounds::RETRY_MEMBERS;
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
 use crate::mcp::call::{Call, Outcome};
 use crate::mcp::kind::Kind;
+use crate::mcp::log::Level;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc;
 
@@ -38,6 +40,8 @@ const SESSION_OVER: &str = "its session has ended";
 pub(super) struct Dialect {
     revision: Revision,
     session: Option<HeaderValue>,
+    /// What the server is asked to log; none where nobody could be told.
+    pub(super) levels: Option<Arc<Levels>>,
 }
 
 /// The request that opens a connection and declares these capabilities.
@@ -73,13 +77,14 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
 
 impl Dialect {
     /// The dialect after the opening request was answered.
-    pub(super) fn new(introduction: &Introduction, headers: &HeaderMap) -> Self {
+    pub(super) fn new(introduction: &Introduction, headers: &HeaderMap, tells_whose: bool) -> Self {
         let session = headers.get(SESSION).filter(|id| id.len() <= MAX_SESSION_BYTES).cloned();
         let session = session.map(|mut id| {
             id.set_sensitive(true);
             id
         });
-        Self { revision: introduction.revision, session }
+        let levels = (introduction.capabilities.logging && tells_whose).then(Arc::default);
+        Self { revision: introduction.revision, session, levels }
     }
 
     /// What is left to do before the first request.
@@ -100,7 +105,7 @@ impl Dialect {
             params.take(member);
         }
         Outgoing {
-            notes: caller.notes.wanted().then(|| caller.notes.clone()),
+            notes: caller.notes.given_to(self.levels.is_some()),
             cancel: Cancel::Notify,
             resume: true,
             stream: caller.revision.era() == Era::Legacy,
@@ -118,6 +123,16 @@ impl Dialect {
             cancel: Cancel::Notify,
             resume: true,
             ..Outgoing::new(kind.list_method(), params, self.headers())
+        }
+    }
+
+    /// Asks for log messages from this level on.
+    pub(super) fn dress_level(&self, level: Level) -> Outgoing {
+        let mut params = Object::new();
+        params.set("level", json::quote(level.as_str()));
+        Outgoing {
+            cancel: Cancel::Notify,
+            ..Outgoing::new("logging/setLevel", params, self.headers())
         }
     }
 

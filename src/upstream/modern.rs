@@ -39,6 +39,8 @@ const REVISION: Revision = Revision::V2026_07_28;
 pub(super) struct Dialect {
     /// Which arguments of which tools are repeated in headers, as of the last list.
     mirrors: Arc<Mutex<HashMap<Box<str>, Mirror>>>,
+    /// Whether the server logs, and a message tells which call it is about.
+    logs: bool,
 }
 
 /// The request that opens a connection.
@@ -100,8 +102,12 @@ fn choose(supported: &[Revision]) -> Option<Opening> {
 
 impl Dialect {
     /// The dialect after the opening request was answered.
-    pub(super) fn new(_introduction: &Introduction, _headers: &HeaderMap) -> Self {
-        Self { mirrors: Arc::default() }
+    pub(super) fn new(
+        introduction: &Introduction,
+        _headers: &HeaderMap,
+        tells_whose: bool,
+    ) -> Self {
+        Self { mirrors: Arc::default(), logs: introduction.capabilities.logging && tells_whose }
     }
 
     /// What is left to do before the first request.
@@ -113,10 +119,15 @@ impl Dialect {
     /// Dresses a call.
     pub(super) fn dress(&self, call: &Call, wire: &Wire) -> Outgoing {
         let caller = &call.caller;
-        let mut request = named(
-            dressed(call.method.as_str(), call.params.clone(), Some(caller)),
-            call.method.header_member(),
-        );
+        let mut params = call.params.clone();
+        // Spec 2026-07-28, logging: without a level there MUST NOT be messages.
+        if let Some(level) = caller.notes.logs().least().filter(|_| self.logs) {
+            let mut context = params.get_object("_meta").unwrap_or_default();
+            context.set(meta::LOG_LEVEL, json::quote(level.as_str()));
+            params.set("_meta", context.to_bytes());
+        }
+        let mut request =
+            named(dressed(call.method.as_str(), params, Some(caller)), call.method.header_member());
         // spec 2026-07-28, Streamable HTTP, custom headers: who does not recognize one MUST forward it.
         if let Some(headers) = &caller.param_headers {
             request.headers.extend(headers.clone());
@@ -127,7 +138,7 @@ impl Dialect {
             repeat(mirror, &call.params, &mut request.headers);
         }
         Outgoing {
-            notes: caller.notes.wanted().then(|| caller.notes.clone()),
+            notes: caller.notes.given_to(self.logs),
             cancel: cancel_on(wire),
             // What Weir has to read is not handed on while it arrives.
             stream: !reads(call),

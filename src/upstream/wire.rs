@@ -27,7 +27,7 @@ pub(super) struct Outgoing {
     pub(super) params: Object,
     /// What an HTTP request repeats outside its body; other wires have no use for it.
     pub(super) headers: HeaderMap,
-    /// Where progress goes; `None` asks for none.
+    /// Where progress and log messages go; `None` where nobody hears any.
     pub(super) notes: Option<Notes>,
     /// Where the server's questions go; `None` refuses them.
     pub(super) questions: Option<Questions>,
@@ -57,7 +57,7 @@ pub(super) enum Cancel {
 }
 
 impl Outgoing {
-    /// A request that nobody hears progress of, and that may not be cancelled.
+    /// A request that nobody hears notes of, and that may not be cancelled.
     pub(super) fn new(method: &'static str, params: Object, headers: HeaderMap) -> Self {
         Self {
             method,
@@ -76,7 +76,7 @@ impl Outgoing {
     /// The message under the id that was minted for it. The id is the progress token, too: unique
     /// among all requests of the connection, which is what the specification asks of a token.
     pub(super) fn write(&mut self, id: u64) -> Bytes {
-        if self.notes.is_some() {
+        if self.notes.as_ref().is_some_and(Notes::wanted) {
             let mut meta = self.params.get_object("_meta").unwrap_or_default();
             meta.set(meta::PROGRESS_TOKEN, id.to_string());
             self.params.set("_meta", meta.to_bytes());
@@ -172,6 +172,15 @@ impl Wire {
             Self::Stdio(_) => "stdio",
             Self::Http(_) => "http",
             Self::Sse(_) => "http+sse",
+        }
+    }
+
+    /// Whether what a server says in the middle of a call tells which call it is about.
+    pub(super) fn tells_whose(&self) -> bool {
+        match self {
+            Self::Http(_) => true,
+            // One stream for all that it says.
+            Self::Stdio(_) | Self::Sse(_) => false,
         }
     }
 

@@ -64,6 +64,34 @@ async fn a_call_goes_to_its_owner_under_the_owners_own_name() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_filled_in_before_goes_along_with_a_completion() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let argument = r#""argument":{"name":"path","value":"\u0061"}"#;
+        let context = r#""context":{"arguments":{ "owner":"o", "n":"1.0"}}"#;
+        for (item, own) in [
+            (r#""type":"ref/prompt","name":"hub__a""#, r#""type":"ref/prompt","name":"a""#),
+            (
+                r#""type":"ref/resource","uri":"a:///{path}""#,
+                r#""type":"ref/resource","uri":"a:///{path}""#,
+            ),
+        ] {
+            let params = format!(r#"{{"ref":{{{item}}},{argument},{context}}}"#);
+            let values = r#"{"resultType":"complete","completion":{"values":["b"],"total":1.0}}"#;
+            world.upstream("hub").result("completion/complete", values);
+            let reply = client.request("completion/complete", &params).await;
+            assert!(
+                reply.result().contains(r#""completion":{"values":["b"],"total":1.0}"#),
+                "{reply:?}"
+            );
+            let seen = string(world.upstream("hub").last("completion/complete").params);
+            assert!(seen.contains(&format!(r#""ref":{{{own}}},{argument},{context}"#)), "{seen}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn parameters_pass_byte_for_byte() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;

@@ -134,3 +134,60 @@ async fn who_asks_for_no_progress_hears_none() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn progress_for_nobody_reaches_nobody() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let hub = world.upstream("hub");
+        let mut held = hub.hold("tools/call");
+        let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        let token = call.progress_token();
+        // The client's own token means nothing to an upstream, and neither do others that it was not given.
+        for odd in ["70", "9999", "\"x\"", "-1", "null", "{}", "1.5"] {
+            let params = format!(r#"{{"progressToken":{odd},"progress":1}}"#);
+            call.notify("notifications/progress", &params);
+        }
+        call.notify("notifications/progress", r#"{"progress":1}"#);
+        settle().await;
+        call.progress(r#""progress":0.5"#);
+        call.result(r#"{"resultType":"complete","content":[]}"#);
+        let reply = exchange.reply().await;
+        let [only] = &reply.notes[..] else { panic!("{reply:?}") };
+        assert_eq!(token_and_rest(only), ("70".into(), r#"{"progress":0.5}"#.into()));
+
+        // The call is over; where all comes on one stream its upstream may still speak of it.
+        let again = client.start_as(Id::from(71), "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        assert_ne!(call.progress_token(), token);
+        let late = format!(r#"{{"progressToken":{token},"progress":9}}"#);
+        call.notify("notifications/progress", &late);
+        call.result(r#"{"resultType":"complete","content":[]}"#);
+        assert_eq!(again.reply().await.notes, Vec::<String>::new());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_torrent_of_progress_costs_no_other_call_anything() {
+    everywhere("", hub, async |world, cell| {
+        let (client, other) = (world.client(cell.client).await, world.client(cell.client).await);
+        let hub = world.upstream("hub");
+        let mut held = hub.hold("tools/call");
+        let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        for number in 1..=3_000 {
+            call.progress(&format!(r#""progress":{number}"#));
+        }
+        hub.behave("tools/call");
+        let began = tokio::time::Instant::now();
+        assert!(other.call_tool("hub__a").await.outcome.is_ok());
+        assert!(began.elapsed().as_millis() <= 5, "{:?}", began.elapsed());
+        call.result(r#"{"resultType":"complete","content":[]}"#);
+        let reply = exchange.reply().await;
+        assert!((2..=45).contains(&reply.notes.len()), "{} notes", reply.notes.len());
+        assert!(reply.notes.last().expect("a last one").contains("3000"), "{reply:?}");
+    })
+    .await;
+}

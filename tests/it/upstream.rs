@@ -467,6 +467,7 @@ impl Upstream {
                 script.instructions_member()
             )),
             "ping" if !modern => Answer::Result("{}".into()),
+            "logging/setLevel" if !modern => Answer::Result("{}".into()),
             "subscriptions/listen" if modern => {
                 let filter = params.get_object("notifications").unwrap_or_default();
                 let ear = Ear { of, sink: sink.clone(), listen: Some((id.clone(), filter)) };

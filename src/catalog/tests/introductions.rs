@@ -52,7 +52,7 @@ fn a_view_can_do_what_the_upstreams_can_that_it_shows() {
     catalog.lists("a", Kind::Tool, &["x", "y"]);
     catalog.lists("b", Kind::Resource, &["r:1"]);
     // The first in the file is heard first.
-    let both = r#"{"x/1":{"of":"b"},"x/2":{}}"#;
+    let both = r#"{"x/1":{"of":"b"},"io.modelcontextprotocol/tasks":{},"x/2":{}}"#;
     assert_eq!(extensions(&catalog.seen(&["*"], &[])).expect("some"), both);
     let a = r#"{"x/1":{"of":"a"},"x/2":{}}"#;
     assert_eq!(extensions(&catalog.seen(&["a/y", "c/*"], &[])).expect("some"), a);

@@ -142,6 +142,15 @@ fn protocol() -> Vec<Key> {
         )
         .or(default.legacy_sse),
         Key::new(
+            "resumable",
+            Shape::Boolean,
+            "Lets clients before 2026-07-28 take up an event stream again that they have lost (`Last-Event-ID`): a \
+             call's notes and its answer are kept for them, up to 16 MiB for a session. An answer is then held until \
+             it is whole, and goes out as an event unless it is there at once. Clients of 2025-11-25 are told where to \
+             come back as soon as a stream begins.",
+        )
+        .or(default.resumable),
+        Key::new(
             "session_ttl",
             Shape::Duration,
             "How long a session of a client before 2026-07-28 (`Mcp-Session-Id`) may be idle until it is forgotten; \

@@ -23,6 +23,7 @@ use super::detach::Detached;
 use super::head;
 use super::incoming::{closing, read};
 use super::pair;
+use super::resume;
 use super::streams;
 use super::wire::Busy;
 use crate::downstream::answer::{Answer, Call, Way};
@@ -205,6 +206,12 @@ async fn post_legacy(
         Message::Request(request) => {
             let max_reply = door.settings.max_reply;
             let (peer, calls) = (&session.peer, &session.calls);
+            if door.settings.resumable {
+                // Held until it is whole: what is sent once more has to be kept.
+                let call = legacy::serve(guest, peer, calls, request, max_reply, Way::Shared);
+                let outlasting = outlasting(door, session.again(), call);
+                return resume::answer(door, &session, outlasting).await;
+            }
             let call = legacy::serve(guest, peer, calls, request, max_reply, Way::Alone);
             body::answer(outlasting(door, session, call), door.settings.sse_keepalive).await
         }
@@ -295,7 +302,10 @@ async fn get(
         Ok(session) => session,
         Err(reply) => return *reply,
     };
-    streams::changes(door, session, gone)
+    if door.settings.resumable {
+        return resume::get(door, session, headers, gone);
+    }
+    streams::changes(door, session, None, gone)
 }
 
 /// Ends a legacy session.

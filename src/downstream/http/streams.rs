@@ -11,16 +11,26 @@ use futures::{StreamExt, stream};
 use tokio::time::Interval;
 
 use super::body::{self, Reply};
+use super::resume;
 use crate::downstream::modern::Listening;
 use crate::downstream::session::{InUse, Primary};
+use crate::downstream::tracks::{Reader, Writer};
 use crate::downstream::{Door, encode};
-use crate::event_stream::{KEEP_ALIVE, write_message};
+use crate::event_stream::{KEEP_ALIVE, write_message, write_numbered};
 use crate::json::Object;
 
-/// The primary stream of a legacy session.
-pub(super) fn changes(door: &Arc<Door>, session: InUse, gone: BoxFuture<'static, ()>) -> Reply {
+/// The primary stream of a legacy session; with a track it can be taken up again.
+pub(super) fn changes(
+    door: &Arc<Door>,
+    session: InUse,
+    track: Option<(Writer, Reader)>,
+    gone: BoxFuture<'static, ()>,
+) -> Reply {
+    let place: Vec<_> =
+        track.iter().flat_map(|(_, reader)| resume::place(&session, reader)).map(Ok).collect();
     let changes = Changes {
         turn: Turn::Waiting(session),
+        track,
         silence: body::silence(door.settings.sse_keepalive),
         door: Arc::clone(door),
     };
@@ -30,13 +40,14 @@ pub(super) fn changes(door: &Arc<Door>, session: InUse, gone: BoxFuture<'static,
         let (event, changes) = changes.next().await?;
         Some((Ok(event), changes))
     });
-    let mut reply = body::events(begin.chain(rest));
+    let mut reply = body::events(begin.chain(stream::iter(place)).chain(rest));
     reply.body_mut().until(gone);
     reply
 }
 
 struct Changes {
     turn: Turn,
+    track: Option<(Writer, Reader)>,
     silence: Interval,
     door: Arc<Door>,
 }
@@ -54,12 +65,30 @@ impl Changes {
             Turn::Waiting(session) => session.become_primary().await,
             Turn::Primary(primary) => primary,
         };
-        let event = tokio::select! {
-            biased;
-            () = primary.over.cancelled() => return None,
-            () = self.door.stop.cancelled() => return None,
-            news = primary.listen.next() => write_message(&encode::news(&news, Object::new())),
-            _ = self.silence.tick() => Bytes::from_static(KEEP_ALIVE),
+        let event = loop {
+            let kept = async {
+                match &mut self.track {
+                    Some((_, reader)) => reader.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let news = tokio::select! {
+                biased;
+                () = primary.over.cancelled() => return None,
+                () = self.door.stop.cancelled() => return None,
+                kept = kept => {
+                    // Its end is that it was taken up elsewhere.
+                    let kept = kept?.ok()?;
+                    break write_numbered(&kept.id, &kept.text);
+                }
+                news = primary.listen.next() => news,
+                _ = self.silence.tick() => break Bytes::from_static(KEEP_ALIVE),
+            };
+            let message = encode::news(&news, Object::new());
+            match &self.track {
+                Some((writer, _)) => writer.push(message),
+                None => break write_message(&message),
+            }
         };
         self.silence.reset();
         Some((event, Self { turn: Turn::Primary(primary), ..self }))

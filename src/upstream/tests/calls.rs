@@ -182,7 +182,7 @@ async fn progress_reaches_the_caller_and_keeps_the_call_alive() {
             tokio::time::sleep(Duration::from_secs(50)).await;
             server.progress(step).await;
             let note = notes.next().await;
-            assert_eq!(note.to_bytes(), format!(r#"{{"progress":{step}}}"#));
+            assert_eq!(note.expect_progress().to_bytes(), format!(r#"{{"progress":{step}}}"#));
         }
         server.answer(json!({})).await;
         assert_eq!(running.end().await.expect("a reply"), "{}");
@@ -256,6 +256,7 @@ async fn a_modern_server_gets_the_callers_context_in_body_and_headers() {
     // What a legacy client can be asked is said in the words of this era.
     let mut asked = call(LEGACY);
     asked.caller.abilities = Abilities { sampling: true, ..Abilities::default() };
+    asked.caller.capabilities = "{}".into();
     let running = Running::start(&world, asked);
     let request = world.post().await;
     let declared = "io.modelcontextprotocol/clientCapabilities";

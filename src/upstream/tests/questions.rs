@@ -724,7 +724,7 @@ async fn what_a_server_says_while_a_call_waits_is_heard() {
         server.send(question("p", "ping", &json!({}))).await;
         assert_eq!(server.read(&mut world).await["id"], "p", "{over:?}");
         server.progress(1).await;
-        assert_eq!(stream.next().await.get("progress"), Some("1"));
+        assert_eq!(stream.next().await.expect_progress().get("progress"), Some("1"));
         // Nobody comes back: the upstream is not held beyond the call's longest time.
         tokio::time::sleep(Duration::from_secs(600)).await;
         let ended = asks.answer(Vec::new(), able(MODERN)).await;
@@ -753,7 +753,8 @@ async fn notes_go_to_whoever_answered_last() {
         going.await.expect("no panic").expect("a reply");
         for (stream, progress) in [(first, "1"), (second, "2")] {
             let notes = stream.rest();
-            let values: Vec<_> = notes.iter().map(|note| note.get("progress")).collect();
+            let values: Vec<_> =
+                notes.iter().map(|note| note.expect_progress().get("progress")).collect();
             assert_eq!(values, [Some(progress)], "{over:?}");
         }
         world.finish().await;
@@ -1166,6 +1167,7 @@ async fn a_legacy_clients_session_is_told_to_a_modern_server_in_its_words() {
 async fn a_handshake_offers_questions_where_one_says_whose_it_is() {
     let all = json!({
         "sampling": {"tools": {}, "context": {}}, "elicitation": {"form": {}, "url": {}}, "roots": {},
+        "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}},
     });
     let mut world = World::start(settings(Over::Http));
     world.post().await.status(400);
@@ -1179,7 +1181,8 @@ async fn a_handshake_offers_questions_where_one_says_whose_it_is() {
     let mut peer = world.child().await;
     let discover = peer.read().await;
     peer.refuse(&discover, -32601).await;
-    assert_eq!(peer.read().await["params"]["capabilities"], json!({}));
+    let extensions = json!({ "extensions": all["extensions"] });
+    assert_eq!(peer.read().await["params"]["capabilities"], extensions);
     drop(peer);
     world.finish().await;
 

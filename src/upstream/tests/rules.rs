@@ -119,7 +119,8 @@ async fn f_37j_progress_that_is_nobodys_or_late_or_goes_back_is_dropped() {
             server.progress(progress).await;
         }
         let seen = [stream.next().await, stream.next().await];
-        let seen = seen.each_ref().map(|note| note.get("progress").map(str::to_owned));
+        let seen =
+            seen.each_ref().map(|note| note.expect_progress().get("progress").map(str::to_owned));
         assert_eq!(seen, [Some("5".into()), Some("6".into())], "{era}");
         server.answer(right()).await;
         server.progress(7).await;

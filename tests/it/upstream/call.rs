@@ -66,10 +66,20 @@ pub(crate) enum Cancelled {
 impl Call {
     /// Sends progress, if it is wanted; `members` as in `"progress":1`.
     pub(crate) fn progress(&self, members: &str) {
-        let meta = self.params.get_object("_meta").unwrap_or_default();
-        let token = meta.get(meta::PROGRESS_TOKEN).expect("the call asks for progress");
+        let token = self.progress_token();
         let params = format!(r#"{{"progressToken":{token},{members}}}"#);
         self.notify("notifications/progress", &params);
+    }
+
+    /// The id under which the call came.
+    pub(crate) fn id(&self) -> Id {
+        self.id.clone()
+    }
+
+    /// The token under which the call asks for progress.
+    pub(crate) fn progress_token(&self) -> String {
+        let meta = self.params.get_object("_meta").unwrap_or_default();
+        meta.get(meta::PROGRESS_TOKEN).expect("the call asks for progress").to_owned()
     }
 
     /// Whether the call asks for progress.

@@ -113,10 +113,9 @@ impl Talk {
     fn take_request(&mut self, request: Request) -> Result<(), Answer> {
         let outgoing = &self.conversation.outgoing;
         let id = request.id.clone();
-        if let Some(busy) = self.conversation.busy(MAX_OPEN) {
+        if let Some(answer) = self.conversation.busy_answer(&request, MAX_OPEN) {
             // On the stream, where its client looks for it, if there is room.
-            let answer = || Answer::refused(Some(&id), &busy);
-            return if outgoing.try_say(answer()) { Ok(()) } else { Err(answer()) };
+            return outgoing.try_say(answer);
         }
         let answer = if self.conversation.is_open() && &*request.method == legacy::OPENING {
             let text = "the session is open already: open another stream to begin anew";

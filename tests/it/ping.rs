@@ -1,0 +1,51 @@
+//! Pings: answered at once on either side, whatever else stalls.
+
+use tokio::time::Instant;
+
+use crate::cell::{CLIENTS, UPSTREAMS};
+use crate::client::named;
+use crate::world::{World, everywhere, hub, settle, with_pair};
+
+#[tokio::test(start_paused = true)]
+async fn a_clients_ping_is_answered_at_once_while_its_calls_stall() {
+    everywhere("", hub, async |world, cell| {
+        if cell.client.is_modern() {
+            return;
+        }
+        let client = world.client(cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        // Over the HTTP+SSE pair, as many as a client may have under way.
+        let calls: Vec<_> = (0..64).map(|_| client.start("tools/call", &named("hub__a"))).collect();
+        let call = held.next().await;
+        let began = Instant::now();
+        assert_eq!(client.request("ping", "{}").await.result(), "{}");
+        assert_eq!(began.elapsed().as_millis(), 0);
+        drop((call, calls));
+        drop(client);
+        // The house sees that the client is gone before it closes.
+        settle().await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstreams_ping_in_the_middle_of_a_call_is_answered() {
+    for upstream in UPSTREAMS.into_iter().filter(|side| !side.is_modern()) {
+        let world = World::start(hub(upstream), &with_pair("")).await;
+        let hub = world.upstream("hub");
+        for (count, side) in CLIENTS.into_iter().enumerate() {
+            let client = world.client(side).await;
+            let mut held = hub.hold("tools/call");
+            let exchange = client.start("tools/call", &named("hub__a"));
+            let call = held.next().await;
+            call.question(r#"{"jsonrpc":"2.0","id":"p","method":"ping","params":{"x":1}}"#);
+            let answers = hub.answers_heard(count + 1).await;
+            let expected = r#"{"jsonrpc":"2.0","id":"p","result":{}}"#;
+            assert_eq!(answers[count], expected, "{side}, {upstream}");
+            call.result(r#"{"content":[]}"#);
+            let reply = exchange.reply().await;
+            assert!(reply.outcome.is_ok() && reply.notes.is_empty(), "{side}: {reply:?}");
+        }
+        world.close().await;
+    }
+}

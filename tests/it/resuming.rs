@@ -1,0 +1,542 @@
+//! Event streams of legacy clients that are lost and taken up again.
+
+use std::time::Duration;
+
+use hyper::Method;
+use weir::event_stream::{Event, Reader};
+use weir::mcp::kind::Kind;
+use weir::mcp::revision::Revision;
+use weir::rpc::{self, Id};
+
+use crate::cell::{CLIENTS, LEGACY_HTTP, Side, UPSTREAMS, Wire};
+use crate::client::{Client, HttpExchange, named, object, set};
+use crate::upstream::{Call, Script};
+use crate::world::{Scripts, World, hub, key_of, pass, settle, with_pair};
+
+const ON: &str = "[protocol]\nresumable = true\n";
+const WITH_PROGRESS: &str = r#"{"name":"hub__a","_meta":{"progressToken":70}}"#;
+const RESULT: &str = r#"{"resultType":"complete","content":[{"type":"text","text":"last"}]}"#;
+
+fn older(revision: Revision) -> Side {
+    Side::new(revision, Wire::Http)
+}
+
+/// An event stream as it arrives.
+struct Stream {
+    exchange: HttpExchange,
+    reader: Reader,
+    ready: std::collections::VecDeque<Event>,
+}
+
+impl Stream {
+    fn new(exchange: HttpExchange) -> Self {
+        Self { exchange, reader: Reader::new(1 << 24), ready: Default::default() }
+    }
+
+    /// Starts a request under the id 70.
+    fn post(client: &Client, method: &str, params: &str) -> Self {
+        let message = rpc::write_request(&Id::from(70), method, params.as_bytes());
+        Self::new(client.http().post(message, &client.http().headers(method, params)))
+    }
+
+    /// Asks for what came behind an event.
+    fn get(client: &Client, last: &str) -> Self {
+        let mut headers = client.http().plain_headers();
+        set(&mut headers, "last-event-id", last);
+        Self::new(client.http().send(Method::GET, "/mcp", "", &headers))
+    }
+
+    async fn status(&mut self) -> u16 {
+        self.exchange.opened().await;
+        self.exchange.status()
+    }
+
+    async fn next(&mut self) -> Option<Event> {
+        while self.ready.is_empty() {
+            let piece = self.exchange.piece().await?;
+            self.ready.extend(self.reader.feed(&piece).expect("a small event"));
+        }
+        self.ready.pop_front()
+    }
+
+    /// Everything up to the stream's end.
+    async fn rest(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+
+    /// The first bytes, which the house has sent by now.
+    async fn first(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < count {
+            bytes.extend(self.exchange.piece().await.expect("so many bytes"));
+        }
+        bytes.truncate(count);
+        bytes
+    }
+}
+
+fn id_of(event: &Event) -> String {
+    event.id.as_deref().expect("an id").to_owned()
+}
+
+/// What the events say; those that only hold an id say nothing.
+fn texts(events: &[Event]) -> Vec<String> {
+    let full = events.iter().filter(|event| !event.data.is_empty());
+    full.map(|event| String::from_utf8(event.data.to_vec()).expect("UTF-8")).collect()
+}
+
+fn progress(step: u32) -> String {
+    let params = format!(r#"{{"progress":{step},"progressToken":70}}"#);
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{params}}}"#)
+}
+
+fn answer() -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":70,"result":{RESULT}}}"#)
+}
+
+/// Makes progress from `from` to `to`.
+async fn go_on(call: &Call, from: u32, to: u32) {
+    for step in from..=to {
+        call.progress(&format!(r#""progress":{step}"#));
+        settle().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_cut_at_any_byte_is_taken_up_without_a_gap() {
+    let world = World::start(hub(LEGACY_HTTP), ON).await;
+    let mut held = world.upstream("hub").hold("tools/call");
+    let client = world.client(LEGACY_HTTP).await;
+    let expected = [progress(1), progress(2), progress(3), answer()];
+    let (mut cut, mut whole) = (0, usize::MAX);
+    while cut < whole {
+        let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        go_on(&call, 1, 3).await;
+        call.result(RESULT);
+        if cut == 0 {
+            let mut bytes = Vec::new();
+            while let Some(piece) = stream.exchange.piece().await {
+                bytes.extend_from_slice(&piece);
+            }
+            whole = bytes.len();
+            // Up to the end of the first event there is nothing to come back with.
+            cut = bytes.windows(2).position(|two| two == b"\n\n").expect("an event") + 2;
+            continue;
+        }
+        let seen = stream.first(cut).await;
+        drop(stream);
+        let before = Reader::new(1 << 20).feed(&seen).expect("small");
+        let mut again = Stream::get(&client, &id_of(before.last().expect("an event")));
+        assert_eq!(again.status().await, 200);
+        let behind = again.rest().await;
+        assert_eq!([texts(&before), texts(&behind)].concat(), expected, "cut at {cut}");
+        cut += 17;
+    }
+    assert!(whole > 400, "{whole} bytes");
+    drop(client);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_begins_with_a_place_to_come_back_to_and_each_event_has_its_own() {
+    let world = World::start(hub(LEGACY_HTTP), ON).await;
+    let mut held = world.upstream("hub").hold("tools/call");
+    let client = world.client(LEGACY_HTTP).await;
+    let mut ids = std::collections::HashSet::new();
+    for _ in 0..2 {
+        let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
+        let first = stream.next().await.expect("an event before anything has happened");
+        assert_eq!(first.data, "");
+        assert_eq!(stream.reader.retry_ms(), Some(1_000));
+        let call = held.next().await;
+        go_on(&call, 1, 2).await;
+        call.result(RESULT);
+        let rest = stream.rest().await;
+        assert_eq!(texts(&rest), [progress(1), progress(2), answer()]);
+        ids.extend(rest.iter().chain([&first]).map(id_of));
+    }
+    assert_eq!(ids.len(), 8, "{ids:?}");
+    drop(client);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_runs_on_without_its_stream_and_what_it_says_waits() {
+    for upstream in UPSTREAMS {
+        let world = World::start(hub(upstream), ON).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let client = world.client(LEGACY_HTTP).await;
+        let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
+        let place = id_of(&stream.next().await.expect("a place"));
+        let call = held.next().await;
+        go_on(&call, 1, 1).await;
+        assert_eq!(texts(&[stream.next().await.expect("a note")]), [progress(1)]);
+        drop(stream);
+        go_on(&call, 2, 2).await;
+        assert!(call.is_wanted());
+
+        // Taken up, lost again, and taken up again, once while it works and once when it has answered.
+        let mut again = Stream::get(&client, &place);
+        let first = [again.next().await.expect("a note"), again.next().await.expect("a note")];
+        assert_eq!(texts(&first), [progress(1), progress(2)], "{upstream}");
+        go_on(&call, 3, 3).await;
+        assert_eq!(texts(&[again.next().await.expect("a note")]), [progress(3)]);
+        drop(again);
+        call.result(RESULT);
+        settle().await;
+        let mut last = Stream::get(&client, &id_of(&first[1]));
+        assert_eq!(texts(&last.rest().await), [progress(3), answer()], "{upstream}");
+        // Even the answer may have been lost on its way.
+        let mut last = Stream::get(&client, &id_of(&first[1]));
+        assert_eq!(texts(&last.rest().await), [progress(3), answer()], "{upstream}");
+        pass(Duration::from_secs(121)).await;
+        assert_eq!(Stream::get(&client, &place).status().await, 400);
+        drop((last, client));
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_newest_to_take_a_stream_up_has_it() {
+    let world = World::start(hub(LEGACY_HTTP), ON).await;
+    let mut held = world.upstream("hub").hold("tools/call");
+    let client = world.client(LEGACY_HTTP).await;
+    let mut old = Stream::post(&client, "tools/call", WITH_PROGRESS);
+    let place = id_of(&old.next().await.expect("a place"));
+    let call = held.next().await;
+    let mut new = Stream::get(&client, &place);
+    assert_eq!(new.status().await, 200);
+    go_on(&call, 1, 1).await;
+    call.result(RESULT);
+    assert_eq!(texts(&new.rest().await), [progress(1), answer()]);
+    assert_eq!(texts(&old.rest().await), Vec::<String>::new());
+    drop((old, new, client));
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_elses_stream_can_be_taken_up() {
+    let config =
+        format!("{ON}[roles.ann]\ntools.allow = [\"*\"]\n[roles.bob]\ntools.allow = [\"*\"]\n");
+    let world = World::start(hub(LEGACY_HTTP), &config).await;
+    let mut held = world.upstream("hub").hold("tools/call");
+    let ann = world.client_as("ann", LEGACY_HTTP).await;
+    let other = world.client_as("ann", LEGACY_HTTP).await;
+    let bob = world.client_as("bob", LEGACY_HTTP).await;
+    let mut stream = Stream::post(&ann, "tools/call", WITH_PROGRESS);
+    let place = id_of(&stream.next().await.expect("a place"));
+    let call = held.next().await;
+    go_on(&call, 1, 1).await;
+    for stranger in [&other, &bob] {
+        assert_eq!(Stream::get(stranger, &place).status().await, 400);
+    }
+    // With the session's id, and somebody else's key.
+    let mut headers = ann.http().plain_headers();
+    set(&mut headers, "last-event-id", &place);
+    set(&mut headers, "authorization", &format!("Bearer {}", key_of("bob")));
+    let stolen = ann.http().send(Method::GET, "/mcp", "", &headers).whole().await;
+    assert_eq!(stolen.status, 404);
+    for odd in ["", "x", "x.1", ".", &format!("{place}9"), "é"] {
+        let mut headers = ann.http().plain_headers();
+        headers.insert("last-event-id", odd.as_bytes().try_into().expect("a header value"));
+        let refused = ann.http().send(Method::GET, "/mcp", "", &headers).whole().await;
+        assert_eq!(refused.status, 400, "{odd}");
+    }
+    call.result(RESULT);
+    assert_eq!(texts(&stream.rest().await), [progress(1), answer()], "it was left alone");
+    drop((stream, ann, other, bob));
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn earlier_clients_get_no_event_without_a_message_but_can_come_back_too() {
+    for revision in [Revision::V2025_03_26, Revision::V2025_06_18] {
+        let world = World::start(hub(LEGACY_HTTP), ON).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let client = world.client(older(revision)).await;
+        let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        go_on(&call, 1, 1).await;
+        let first = stream.next().await.expect("a note");
+        assert_eq!(texts(std::slice::from_ref(&first)), [progress(1)], "{revision}");
+        drop(stream);
+        go_on(&call, 2, 2).await;
+        call.result(RESULT);
+        let mut again = Stream::get(&client, &id_of(&first));
+        assert_eq!(texts(&again.rest().await), [progress(2), answer()], "{revision}");
+        assert_eq!(again.reader.retry_ms(), None);
+
+        let reply = client.http().post(
+            rpc::write_request(&Id::from(70), "tools/call", named("hub__a").as_bytes()),
+            &client.http().headers("tools/call", "{}"),
+        );
+        held.next().await.result(RESULT);
+        let reply = reply.whole().await;
+        assert_eq!(reply.headers["content-type"], "application/json", "{revision}");
+        assert_eq!(reply.body, answer());
+        drop((again, client));
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_there_at_once_is_answered_as_ever() {
+    let world = World::start(hub(LEGACY_HTTP), ON).await;
+    let client = world.client(LEGACY_HTTP).await;
+    for method in ["ping", "tools/list", "nonsense"] {
+        let message = rpc::write_request(&Id::from(1), method, b"{}");
+        let reply = client.http().post(message, &client.http().headers(method, "{}")).whole().await;
+        assert_eq!(
+            (reply.status, &reply.headers["content-type"]),
+            (200, &"application/json".parse().expect("a value"))
+        );
+    }
+    drop(client);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_default_nothing_can_be_taken_up_and_no_event_has_an_id() {
+    let world = World::start(hub(LEGACY_HTTP), "").await;
+    let mut held = world.upstream("hub").hold("tools/call");
+    let client = world.client(LEGACY_HTTP).await;
+    let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
+    let call = held.next().await;
+    go_on(&call, 1, 1).await;
+    call.result(RESULT);
+    let events = stream.rest().await;
+    assert_eq!(texts(&events), [progress(1), answer()]);
+    assert!(events.iter().all(|event| event.id.is_none()) && events.len() == 2, "{events:?}");
+    let mut changes = Stream::get(&client, "anything.1");
+    assert_eq!(changes.status().await, 200);
+    world.upstream("hub").add_prompt("c").await;
+    let event = changes.next().await.expect("a change");
+    assert!(event.id.is_none() && texts(&[event])[0].contains("prompts/list_changed"));
+    drop((changes, client));
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_changes_is_taken_up_where_it_was_lost() {
+    let world = World::start(hub(LEGACY_HTTP), ON).await;
+    let client = world.client(LEGACY_HTTP).await;
+    let hub = world.upstream("hub");
+    let mut stream = Stream::new(client.http().get());
+    let place = id_of(&stream.next().await.expect("a place"));
+    hub.add_prompt("c").await;
+    let prompts = stream.next().await.expect("a change");
+    hub.add(Kind::Tool, "c").await;
+    let tools = stream.next().await.expect("a change");
+    drop(stream);
+    hub.add(Kind::Resource, "c").await;
+    pass(Duration::from_secs(2)).await;
+    let mut again = Stream::get(&client, &id_of(&prompts));
+    let mut methods = Vec::new();
+    for _ in 0..3 {
+        let text = texts(&[again.next().await.expect("a change")]);
+        let method = text
+            .first()
+            .and_then(|text| object(text).get_string("method").map(std::borrow::Cow::into_owned));
+        methods.extend(method);
+    }
+    // The place that the stream begins with says nothing.
+    let expected = ["notifications/tools/list_changed", "notifications/resources/list_changed"];
+    assert_eq!(methods, expected);
+
+    // A new stream is another one: what goes out on it is not brought by the old one's places.
+    let mut other = Stream::new(client.http().get());
+    other.next().await.expect("a place");
+    hub.add_prompt("d").await;
+    let on_other = other.next().await.expect("a change");
+    assert!(texts(&[on_other])[0].contains("prompts"));
+    drop((again, other));
+    let mut old = Stream::get(&client, &id_of(&tools));
+    assert_eq!(old.status().await, 200);
+    let (_, behind) = (old.next().await.expect("its place"), old.next().await.expect("a change"));
+    assert!(texts(&[behind])[0].contains("resources"));
+    hub.add(Kind::Tool, "d").await;
+    let next = old.next().await.expect("a change");
+    assert!(texts(&[next])[0].contains("tools"), "not the prompts of the other stream");
+    assert_ne!(place, id_of(&tools));
+    drop((old, client));
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_waits_for_the_stream_of_its_call() {
+    let world = World::start(hub(LEGACY_HTTP), ON).await;
+    let hub = world.upstream("hub");
+    let mut held = hub.hold("tools/call");
+    let client = world.silent_client(LEGACY_HTTP, None);
+    let opening = r#"{"protocolVersion":"2025-11-25","capabilities":{"sampling":{}},"clientInfo":{"name":"raw","version":"1"}}"#;
+    assert!(client.request("initialize", opening).await.outcome.is_ok());
+    client.notify("notifications/initialized", "{}").await;
+    let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
+    let place = id_of(&stream.next().await.expect("a place"));
+    let call = held.next().await;
+    drop(stream);
+    settle().await;
+    call.question(
+        r#"{"jsonrpc":"2.0","id":"s","method":"sampling/createMessage","params":{"messages":[]}}"#,
+    );
+    pass(Duration::from_secs(1)).await;
+    let mut again = Stream::get(&client, &place);
+    let question = object(&texts(&[again.next().await.expect("a question")])[0]);
+    assert_eq!(question.get("method"), Some("\"sampling/createMessage\""));
+    let id = question.get("id").expect("an id");
+    let reply = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"role":"assistant"}}}}"#);
+    let posted = client.http().post(reply, &client.http().headers("", "{}")).whole().await;
+    assert_eq!(posted.status, 202);
+    let heard = hub.answers_heard(1).await;
+    assert_eq!(heard, [r#"{"jsonrpc":"2.0","id":"s","result":{"role":"assistant"}}"#]);
+    call.result(RESULT);
+    assert_eq!(texts(&again.rest().await), [answer()]);
+    drop((again, client));
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_and_the_sessions_end_reach_a_call_whose_stream_is_lost() {
+    for ends in [false, true] {
+        let world = World::start(hub(LEGACY_HTTP), ON).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let client = world.client(LEGACY_HTTP).await;
+        let mut stream = Stream::post(&client, "tools/call", WITH_PROGRESS);
+        let place = id_of(&stream.next().await.expect("a place"));
+        let call = held.next().await;
+        drop(stream);
+        if ends {
+            let headers = client.http().plain_headers();
+            let gone = client.http().send(Method::DELETE, "/mcp", "", &headers).whole().await;
+            assert_eq!(gone.status, 204);
+            call.cancelled().await;
+            assert_eq!(Stream::get(&client, &place).status().await, 404);
+        } else {
+            client.notify("notifications/cancelled", r#"{"requestId":70}"#).await;
+            call.cancelled().await;
+            let mut again = Stream::get(&client, &place);
+            assert_eq!(texts(&again.rest().await), Vec::<String>::new());
+        }
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closing_house_answers_who_reads_and_waits_for_nobody_who_does_not() {
+    let world = World::start(hub(LEGACY_HTTP), ON).await;
+    let mut held = world.upstream("hub").hold("tools/call");
+    let client = world.client(LEGACY_HTTP).await;
+    let mut lost = Stream::post(&client, "tools/call", WITH_PROGRESS);
+    lost.next().await.expect("a place");
+    let forgotten = held.next().await;
+    drop(lost);
+    let message = rpc::write_request(&Id::from(71), "tools/call", named("hub__a").as_bytes());
+    let mut read =
+        Stream::new(client.http().post(message, &client.http().headers("tools/call", "{}")));
+    read.next().await.expect("a place");
+    let call = held.next().await;
+    world.stop_doors();
+    settle().await;
+    assert!(call.is_wanted() && !forgotten.is_wanted());
+    call.result(RESULT);
+    assert!(texts(&read.rest().await)[0].contains("last"));
+    drop((read, client));
+    world.close().await;
+}
+
+/// An answer that comes in several pieces.
+fn large() -> String {
+    format!(r#"{{"resultType":"complete","content":[],"x":"{}"}}"#, "x".repeat(200_000))
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_it_on_every_upstream_is_served_as_without() {
+    let scripts = |side| -> Scripts {
+        vec![("hub", Script::full(side).replies(crate::upstream::Replies::Events))]
+    };
+    for upstream in UPSTREAMS {
+        for revision in [Revision::V2025_03_26, Revision::V2025_06_18, Revision::V2025_11_25] {
+            let world = World::start(scripts(upstream), ON).await;
+            let hub = world.upstream("hub");
+            let client = world.client(older(revision)).await;
+            for (method, params) in [
+                ("tools/call", named("hub__a")),
+                ("prompts/get", named("hub__b")),
+                ("resources/read", r#"{"uri":"file:///a"}"#.to_owned()),
+            ] {
+                for result in
+                    [r#"{"resultType":"complete", "odd":[1e400 ,"\u0041"]}"#.to_owned(), large()]
+                {
+                    hub.result(method, &result);
+                    let reply = client.request(method, &params).await;
+                    assert_eq!(reply.result(), result, "{revision}, {upstream}");
+                    assert_eq!(reply.status, 200);
+                }
+            }
+            let mut held = hub.hold("tools/call");
+            let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+            let call = held.next().await;
+            go_on(&call, 1, 3).await;
+            call.result(RESULT);
+            let reply = exchange.reply().await;
+            assert_eq!(
+                reply.notes,
+                [progress(1), progress(2), progress(3)],
+                "{revision}, {upstream}"
+            );
+            assert_eq!(reply.result(), RESULT);
+            let exchange = client.start("tools/call", &named("hub__a"));
+            let call = held.next().await;
+            exchange.cancel().await;
+            call.cancelled().await;
+            assert_eq!(client.call_tool("hub__zzz").await.code(), -32602);
+            drop(client);
+            world.close().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_ends_its_stream_to_be_polled_is_asked_for_the_rest() {
+    for side in CLIENTS {
+        let world = World::start(hub(LEGACY_HTTP), &with_pair(ON)).await;
+        let hub = world.upstream("hub");
+        let client = world.client(side).await;
+        hub.until_heard(weir::mcp::kind::Topic::Tools).await;
+        let mut held = hub.hold("tools/call");
+        let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
+        let call = held.next().await;
+        go_on(&call, 1, 1).await;
+        call.piece("id: p1\nretry: 700\ndata: \n\n");
+        let (id, token) = (call.id(), call.progress_token());
+        drop(call);
+        let began = tokio::time::Instant::now();
+        let polls = || {
+            let heads = hub.heads();
+            heads.iter().filter(|it| it.get("last-event-id").is_some_and(|id| id == "p1")).count()
+        };
+        while polls() == 0 {
+            pass(Duration::from_millis(10)).await;
+        }
+        assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
+        settle().await;
+        let params = format!(r#"{{"progress":2,"progressToken":{token}}}"#);
+        hub.say(&format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{params}}}"#
+        ));
+        settle().await;
+        hub.say(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{RESULT}}}"#));
+        let reply = exchange.reply().await;
+        assert_eq!(reply.notes, [progress(1), progress(2)], "{side}");
+        assert!(reply.result().contains("last"), "{side}: {reply:?}");
+        assert_eq!((hub.count("tools/call"), polls()), (1, 1), "{side}");
+        drop(client);
+        world.close().await;
+    }
+}
