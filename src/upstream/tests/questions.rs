@@ -1191,7 +1191,7 @@ async fn a_handshake_offers_questions_where_one_says_whose_it_is() {
     let events = get.events();
     events.raw("event: endpoint\ndata: /message\n\n");
     let initialize = world.request().await;
-    assert_eq!(initialize.body["params"]["capabilities"], json!({}));
+    assert_eq!(initialize.body["params"]["capabilities"], extensions);
     drop((initialize, events));
     world.finish().await;
 }
