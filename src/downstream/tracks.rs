@@ -244,7 +244,8 @@ impl State {
 impl Track {
     fn settle(&mut self) {
         let is_useless = match self.kind {
-            Kind::Call => self.is_over && self.told == self.next,
+            // What was not told is kept as long, and no longer: its client may never come back.
+            Kind::Call => self.is_over,
             Kind::Changes => true,
         };
         if self.reader.is_none() && is_useless {

@@ -133,21 +133,24 @@ impl Running {
             }
             let questions = self.questions.take().map_err(Error::Undeclared)?;
             // All of them may have been withdrawn by now.
-            if !questions.is_empty() {
-                return self.wait(questions);
+            if questions.is_empty() {
+                continue;
+            }
+            match Arc::clone(&self.asking).try_acquire_owned() {
+                Ok(place) => return Ok(Called::Asks(self.wait(questions, place))),
+                // The call has begun, so it is no answer to be asked to try it again.
+                Err(_) => self.questions.decline(&questions),
             }
         }
     }
 
     /// Begins to wait for the client's answers.
-    fn wait(mut self, questions: Vec<Question>) -> Result<Called, Error> {
-        let busy = |_| Error::Busy { retry_after: super::handle::MAX_WAIT };
-        let place = Arc::clone(&self.asking).try_acquire_owned().map_err(busy)?;
+    fn wait(mut self, questions: Vec<Question>, place: OwnedSemaphorePermit) -> Asks {
         self.turn = None;
         if !self.is_on_its_own {
             self.set_on_its_own();
         }
-        Ok(Called::Asks(Asks { questions, running: Box::new(self), since: Instant::now(), place }))
+        Asks { questions, running: Box::new(self), since: Instant::now(), place }
     }
 
     /// Runs the work beside whoever holds the call: nobody may come for as long as a user thinks, and an

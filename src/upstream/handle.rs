@@ -29,7 +29,7 @@ use crate::mcp::name::UpstreamName;
 
 /// How many calls may wait for their turn, and how long.
 const MAX_WAITING: usize = 128;
-pub(super) const MAX_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Complaints that wait for the supervisor. When it is full, one about the same connection is already
 /// on its way.

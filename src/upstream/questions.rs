@@ -259,6 +259,18 @@ impl Questions {
         self.shared.answers.notify_one();
     }
 
+    /// Answers these questions with an error: too many calls wait for their clients.
+    pub(super) fn decline(&self, questions: &[Question]) {
+        let text = "too many questions wait for their answers: ask again later";
+        let error = rpc::Error::new(rpc::code::INTERNAL_ERROR, text).to_bytes();
+        let declined = questions.iter().map(|question| Answered {
+            key: question.key.clone(),
+            outcome: rpc::Outcome::Error(error.clone()),
+        });
+        let abilities = self.lock().abilities;
+        self.answer(declined.collect(), abilities);
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // No change under the lock can panic half-way.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -42,9 +42,14 @@ impl Dialect {
             let now = Instant::now();
             places.retain(|_, place| !matches!(place, Place::Resting(until) if *until <= now));
             let wanted = interest.wanted();
+            let mut more_to_end = false;
             for (uri, place) in places.iter_mut().filter(|(_, place)| **place == Place::Held) {
                 // Held also for whoever came only now.
                 if !wanted.uris.contains(uri) || !interest.held(uri) {
+                    more_to_end = open.len() >= WIDTH;
+                    if more_to_end {
+                        break;
+                    }
                     *place = Place::Ending;
                     open.push(self.tell(&wire, UNSUBSCRIBE, uri.clone()));
                 }
@@ -71,7 +76,7 @@ impl Dialect {
                 };
                 let Event::Done(uri, came) = event else { break };
                 match self.settle(interest, &mut places, uri, came) {
-                    Ok(is_settled) if is_settled => {}
+                    Ok(is_settled) if is_settled && !more_to_end => {}
                     Ok(_) => break,
                     Err(reason) => return reason,
                 }
