@@ -261,7 +261,10 @@ impl Guest {
         let task = self.gateway.handles.open(&self.principal, &ask.key);
         let task = task.filter(|task| task.era == caller.revision.era());
         let task = task.ok_or(Fault::NoSuchTask)?;
-        let target = self.view().resolve(Kind::Tool, &task.tool).ok_or(Fault::NoSuchTask)?;
+        let target = self.view().resolve(Kind::Tool, &task.tool);
+        // The name may have gone to another upstream since.
+        let target = target.filter(|target| target.upstream.as_str() == &*task.upstream);
+        let target = target.ok_or(Fault::NoSuchTask)?;
         let call = ask.call(&task.own, caller);
         self.call(&target, call).await
     }
@@ -272,6 +275,7 @@ impl Guest {
         let dressing = may_name_a_task.then(|| Dressing {
             handles: Arc::clone(&self.gateway.handles),
             principal: self.principal.clone(),
+            upstream: name.clone(),
             tool: target.key.clone(),
             era: call.caller.revision.era(),
         });

@@ -36,6 +36,8 @@ pub(super) struct Conversation {
     pub(super) outgoing: Outgoing,
     /// What a client that has not opened it yet is told to do.
     hint: &'static str,
+    /// What the client has been asked: ids go on even if it opens the conversation again.
+    questions: Questions,
     opened: Option<Opened>,
     end: CancellationToken,
 }
@@ -84,7 +86,8 @@ impl Conversation {
         let max_reply = door.settings.max_reply;
         let room = Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS)));
         let outgoing = Outgoing { queue, tasks: TaskTracker::new(), max_reply, room };
-        Self { guest, door, calls: Calls::new(end.clone()), outgoing, hint, opened: None, end }
+        let (calls, questions) = (Calls::new(end.clone()), Questions::new(door.stop.clone()));
+        Self { guest, door, calls, outgoing, hint, questions, opened: None, end }
     }
 
     /// Whether `initialize` has been answered.
@@ -129,7 +132,7 @@ impl Conversation {
     fn initialize(&mut self, request: &Request) -> Answer {
         let client = Client::new(&new_id(), self.end.child_token());
         let versions = &self.door.settings.versions;
-        let questions = Questions::new(self.door.stop.clone());
+        let questions = self.questions.clone();
         match legacy::initialize(&self.guest, versions, &request.params, client, questions) {
             Ok((peer, result)) => {
                 // Opening again begins anew.

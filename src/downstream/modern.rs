@@ -276,6 +276,10 @@ async fn reply(
     let result = result.map_err(|broken| encode::broken(&broken.to_string()))?;
     let mut object = Object::parse_within(result.clone(), usize::MAX)
         .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
+    if method == Method::GetTask {
+        // SEP-2663: what a task waits for is asked as in any other reply.
+        input::check(&object, Abilities::read(capabilities))?;
+    }
     match object.get("resultType") {
         // Spec, caching: the hints are a must.
         Some(COMPLETE) if method == Method::ReadResource && !has_hints(&object, is_private) => {

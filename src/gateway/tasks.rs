@@ -1,6 +1,6 @@
 //! Handles of tasks: an upstream's own id for work that goes on, in a form that leads back to it.
 //!
-//! A handle is sealed: it holds the tool that the task is of, the era in which it was begun and the
+//! A handle is sealed: it holds the upstream, the tool that the task is of, the era in which it was begun and the
 //! upstream's id, and opens only for the principal that it was given to. There is no table to fill, so
 //! tasks may be as many and live as long as their upstreams like.
 //!
@@ -20,6 +20,7 @@ use bytes::Bytes;
 use crate::json::{self, Object};
 use crate::mcp::call::{Body, Outcome, Reply};
 use crate::mcp::meta;
+use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Era;
 use crate::policy::Principal;
 
@@ -34,6 +35,8 @@ pub(super) struct Handles {
 /// What a handle leads to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Task {
+    /// Whose it is.
+    pub(super) upstream: Box<str>,
     /// The tool's public name.
     pub(super) tool: Box<str>,
     /// The era in which it was begun: the two know tasks of different shapes.
@@ -58,8 +61,9 @@ impl Handles {
             Era::Legacy => "0",
             Era::Modern => "1",
         };
-        let text = [era.as_bytes(), &json::quote(&task.tool), b",", &json::quote(&task.own)];
-        let mut sealed = text.concat();
+        let [upstream, tool, own] =
+            [&task.upstream, &task.tool, &task.own].map(|text| json::quote(text));
+        let mut sealed = [era.as_bytes(), &upstream, b",", &tool, b",", &own].concat();
         let aad = Aad::from(principal.name.as_bytes());
         self.key
             .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut sealed)
@@ -88,7 +92,7 @@ impl Handles {
             let text = std::str::from_utf8(parts.get(at)?).ok()?;
             json::decode_string(text).map(Box::<str>::from)
         };
-        Some(Task { tool: part(0)?, era, own: part(1)? })
+        Some(Task { upstream: part(0)?, tool: part(1)?, era, own: part(2)? })
     }
 }
 
@@ -96,6 +100,8 @@ impl Handles {
 pub(super) struct Dressing {
     pub(super) handles: Arc<Handles>,
     pub(super) principal: Principal,
+    /// Who answers.
+    pub(super) upstream: UpstreamName,
     /// The tool's public name.
     pub(super) tool: Box<str>,
     /// The client's era: a task of the other one means nothing to it.
@@ -111,7 +117,8 @@ impl Dressing {
             return reply;
         };
         let handle = |own: &str| {
-            let task = Task { tool: self.tool.clone(), era, own: own.into() };
+            let upstream = self.upstream.as_str().into();
+            let task = Task { upstream, tool: self.tool.clone(), era, own: own.into() };
             json::quote(&self.handles.seal(&self.principal, &task))
         };
         let text = match era == self.era {
@@ -167,7 +174,12 @@ mod tests {
     }
 
     fn task() -> Task {
-        Task { tool: "hub__\"x\"".into(), era: Era::Modern, own: "t,1".into() }
+        Task {
+            upstream: "hub".into(),
+            tool: "hub__\"x\"".into(),
+            era: Era::Modern,
+            own: "t,1".into(),
+        }
     }
 
     #[test]

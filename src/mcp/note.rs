@@ -62,7 +62,10 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
+    /// The last that was told.
     last_progress: f64,
+    /// The last that the upstream made with the request that it is at now.
+    last_of_round: f64,
     last_heard: Instant,
     /// In the order in which they came.
     queue: VecDeque<Note>,
@@ -109,6 +112,7 @@ impl Notes {
     fn new(progress: bool, logs: Wanted, is_read: bool) -> Self {
         let state = State {
             last_progress: f64::NEG_INFINITY,
+            last_of_round: f64::NEG_INFINITY,
             last_heard: Instant::now(),
             queue: VecDeque::new(),
             log_bytes: 0,
@@ -147,11 +151,15 @@ impl Notes {
         let progress = params.get("progress").and_then(|text| text.parse::<f64>().ok());
         let Some(progress) = progress else { return };
         let mut state = self.shared.lock();
+        if progress <= state.last_of_round {
+            return;
+        }
+        state.last_of_round = progress;
+        state.last_heard = Instant::now();
         if progress <= state.last_progress {
             return;
         }
         state.last_progress = progress;
-        state.last_heard = Instant::now();
         if let Some(onward) = state.onward.clone() {
             drop(state);
             return onward.progress(params);
@@ -161,6 +169,12 @@ impl Notes {
             drop(state);
             self.shared.came.notify_one();
         }
+    }
+
+    /// The upstream gets a further request of the same call, and may begin to count anew: that shows life, and
+    /// is told only once it is more than has been told.
+    pub fn begin_round(&self) {
+        self.shared.lock().last_of_round = f64::NEG_INFINITY;
     }
 
     /// Takes the `params` of a log message; only its level is read.

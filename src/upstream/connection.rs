@@ -283,6 +283,7 @@ impl Wired {
     /// Sends a request whose server may ask something before it answers, and sends it the answers.
     async fn converse(&self, request: Outgoing, questions: Questions) -> Result<Answer, Failure> {
         let headers = request.headers.clone();
+        questions.begin();
         // Dropped behind the exchange: first the request is cancelled, then its questions are refused.
         let unanswered = Unanswered { wire: &self.wire, headers: &headers, questions };
         let answers = async {

@@ -108,7 +108,8 @@ impl Dialect {
             notes: caller.notes.given_to(self.levels.is_some()),
             cancel: Cancel::Notify,
             resume: true,
-            stream: caller.revision.era() == Era::Legacy,
+            // What names a task has to be read.
+            stream: caller.revision.era() == Era::Legacy && !call.method.is_about_a_task(),
             ..Outgoing::new(call.method.as_str(), params, self.headers())
         }
     }

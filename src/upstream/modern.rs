@@ -141,7 +141,7 @@ impl Dialect {
             notes: caller.notes.given_to(self.logs),
             cancel: cancel_on(wire),
             // What Weir has to read is not handed on while it arrives.
-            stream: !reads(call),
+            stream: !reads(call) && !call.method.is_about_a_task(),
             ..request
         }
     }

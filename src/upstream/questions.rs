@@ -52,6 +52,8 @@ struct State {
     /// What a question took that a modern client did not declare.
     lacking: Option<Abilities>,
     minted: u64,
+    /// Whether the server has answered, or is not waited for any more.
+    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -93,12 +95,18 @@ impl Questions {
             answers: VecDeque::new(),
             lacking: None,
             minted: 0,
+            is_closed: false,
         };
         let (news, answers) = (Notify::new(), Notify::new());
         Self { shared: Arc::new(Shared { state: Mutex::new(state), news, answers }) }
     }
 
     // --- The server's side ---
+
+    /// A request goes out whose server may ask.
+    pub(super) fn begin(&self) {
+        self.lock().is_closed = false;
+    }
 
     /// Takes a server's request; or tells why not, as its client would, in the words of the `revision` that is
     /// spoken with the server.
@@ -110,6 +118,9 @@ impl Questions {
         revision: Revision,
     ) -> Result<(), rpc::Error> {
         let mut state = self.lock();
+        if state.is_closed {
+            return Err(unsupported(subject.method()));
+        }
         state.minted += 1;
         let key = format!("q{}", state.minted).into();
         let question = Question { key, subject, params };
@@ -188,6 +199,7 @@ impl Questions {
     /// Forgets everything, and tells which of the server's requests nobody will answer.
     pub(super) fn close(&self) -> Vec<Id> {
         let mut state = self.lock();
+        state.is_closed = true;
         let open = std::mem::take(&mut state.open).into_iter().filter_map(|open| open.id);
         let unsent = std::mem::take(&mut state.answers).into_iter().filter_map(|given| given.id);
         open.chain(unsent).collect()

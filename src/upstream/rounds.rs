@@ -54,7 +54,11 @@ where
     let mut next = first.clone();
     let mut pause = FIRST_PAUSE;
     for round in 0.. {
-        let reply = send(next).await?;
+        let reply = send(next).await.map_err(|failure| match failure {
+            // To begin again would run its first part once more, and ask its user again.
+            Failure::Stale(reason) if round > 0 => Failure::Broke(reason),
+            failure => failure,
+        })?;
         let Some(needed) = read(&reply).map_err(Failure::Protocol)? else { return Ok(reply) };
         // spec 2026-07-28, multi round-trip requests: MUST NOT on any other request.
         if call.method == Method::Complete {
@@ -64,6 +68,7 @@ where
             break;
         }
         next = first.clone();
+        call.caller.notes.begin_round();
         if let Some(state) = needed.state {
             next.params.set(STATE, state);
         }
