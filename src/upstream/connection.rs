@@ -50,6 +50,10 @@ impl Introduction {
         let mut capabilities = Capabilities::read(&declared);
         // 2024-11-05 has `completion/complete` but no capability for it.
         capabilities.completions |= revision == Revision::V2024_11_05;
+        // The eras know tasks of different shapes: the newer one's mean nothing from a legacy server.
+        if revision.era() == Era::Legacy {
+            capabilities = capabilities.without_tasks();
+        }
         Self {
             revision,
             topics: Topic::ALL.map(|topic| of_topic(topic).is_some()),

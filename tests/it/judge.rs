@@ -231,13 +231,9 @@ impl Talk {
         if let Some(error) = message.get("error") {
             return any(revisions.iter().map(|revision| check_error(*revision, error, message)));
         }
-        match (asked, self.weir) {
-            (Some(asked), _) => self.check_result(&asked, message),
-            (None, Sender::Server) => {
-                Err(Complaint::Envelope("it answers what nobody asked".into()))
-            }
-            // A script has asked without telling the judge what.
-            (None, Sender::Client) => check_envelope(self.side.revision, message),
+        match asked {
+            Some(asked) => self.check_result(&asked, message),
+            None => Err(Complaint::Envelope("it answers what nobody asked".into())),
         }
     }
 

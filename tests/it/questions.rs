@@ -36,7 +36,7 @@ struct Question {
 
 const FORM: Question = Question {
     method: "elicitation/create",
-    params: r#"{"message":"\u0041","requestedSchema":{ "type" : "object" },"x":1e400}"#,
+    params: r#"{"message":"\u0041","requestedSchema":{ "type" : "object" ,"properties":{}},"x":1e400}"#,
     answer: r#"{"action":"accept","content":{ "n" : 1.0 }}"#,
     takes: r#"{"elicitation":{"form":{}}}"#,
 };
@@ -209,11 +209,13 @@ async fn hear(
     (call, answers)
 }
 
-/// A result as the upstream's era has it.
+/// A result of whatever may ask, as the upstream's era has it.
 fn done(upstream: &Upstream) -> &'static str {
     match upstream.side().is_modern() {
-        true => r#"{"resultType":"complete","done":1.0}"#,
-        false => r#"{"done":1.0}"#,
+        true => {
+            r#"{"resultType":"complete","content":[],"messages":[],"contents":[],"ttlMs":0,"cacheScope":"private","done":1.0}"#
+        }
+        false => r#"{"content":[],"messages":[],"contents":[],"done":1.0}"#,
     }
 }
 

@@ -382,18 +382,19 @@ async fn a_question_waits_for_the_stream_of_its_call() {
     drop(stream);
     settle().await;
     call.question(
-        r#"{"jsonrpc":"2.0","id":"s","method":"sampling/createMessage","params":{"messages":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":"s","method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}"#,
     );
     pass(Duration::from_secs(1)).await;
     let mut again = Stream::get(&client, &place);
     let question = object(&texts(&[again.next().await.expect("a question")])[0]);
     assert_eq!(question.get("method"), Some("\"sampling/createMessage\""));
     let id = question.get("id").expect("an id");
-    let reply = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"role":"assistant"}}}}"#);
+    let sampled = r#"{"role":"assistant","content":{"type":"text","text":""},"model":"m"}"#;
+    let reply = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{sampled}}}"#);
     let posted = client.http().post(reply, &client.http().headers("", "{}")).whole().await;
     assert_eq!(posted.status, 202);
     let heard = hub.answers_heard(1).await;
-    assert_eq!(heard, [r#"{"jsonrpc":"2.0","id":"s","result":{"role":"assistant"}}"#]);
+    assert_eq!(heard, [format!(r#"{{"jsonrpc":"2.0","id":"s","result":{sampled}}}"#)]);
     call.result(RESULT);
     assert_eq!(texts(&again.rest().await), [answer()]);
     drop((again, client));
@@ -450,9 +451,11 @@ async fn a_closing_house_answers_who_reads_and_waits_for_nobody_who_does_not() {
     world.close().await;
 }
 
-/// An answer that comes in several pieces.
-fn large() -> String {
-    format!(r#"{{"resultType":"complete","content":[],"x":"{}"}}"#, "x".repeat(200_000))
+/// Answers of any method: a short one, and one that comes in several pieces.
+fn results() -> [String; 2] {
+    let all = r#""resultType":"complete", "content":[],"messages":[],"contents":[]"#;
+    let large = "x".repeat(200_000);
+    [format!(r#"{{{all},"odd":[1e400 ,"\u0041"]}}"#), format!(r#"{{{all},"x":"{large}"}}"#)]
 }
 
 #[tokio::test(start_paused = true)]
@@ -470,9 +473,7 @@ async fn with_it_on_every_upstream_is_served_as_without() {
                 ("prompts/get", named("hub__b")),
                 ("resources/read", r#"{"uri":"file:///a"}"#.to_owned()),
             ] {
-                for result in
-                    [r#"{"resultType":"complete", "odd":[1e400 ,"\u0041"]}"#.to_owned(), large()]
-                {
+                for result in results() {
                     hub.result(method, &result);
                     let reply = client.request(method, &params).await;
                     assert_eq!(reply.result(), result, "{revision}, {upstream}");

@@ -302,8 +302,10 @@ async fn a_batched_call_cannot_ask() {
     let call = put(upstream, held.next().await, &[("q", SAMPLING)]);
     let (call, answers) = hear(upstream, &mut held, call, &["q"], 0).await;
     assert_eq!(object(&answers[0]).get("code"), Some("-32601"), "{answers:?}");
-    call.result(done(upstream));
-    assert_eq!(posted.whole().await.body, r#"[{"jsonrpc":"2.0","id":70,"result":{"done":1.0}}]"#);
+    let result = done(upstream);
+    call.result(result);
+    let expected = format!(r#"[{{"jsonrpc":"2.0","id":70,"result":{result}}}]"#);
+    assert_eq!(posted.whole().await.body, expected);
 
     // Answers may come in a batch.
     let mut talk = Talk::start(&client, CALL);
