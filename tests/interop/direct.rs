@@ -195,9 +195,6 @@ async fn said_directly(server: &Server, era: Era) -> (Vec<Vec<Value>>, Vec<Value
     let mut lists = Vec::new();
     for (method, member) in LISTS {
         let mut items = pipe.list(era, method, member).await;
-        // As long as tasks are not carried, what runs as one only is hidden.
-        let needs_task = |item: &Value| item["execution"]["taskSupport"] == "required";
-        items.retain(|item| !needs_task(item));
         for item in items.iter_mut().filter(|_| matches!(member, "prompts" | "tools")) {
             item["name"] = server.public(&item["name"]);
         }
