@@ -248,7 +248,8 @@ async fn compare_all(servers: &[Server], rest: &str) {
     command.stderr(Stdio::piped());
     let mut weir = Pipe::open(command, Modern).await;
     let mut log = weir.log();
-    // Meanwhile Weir starts its own.
+    // Weir starts its own once its client has spoken.
+    weir.ask(Modern, "server/discover", json!({})).await;
     let said = join_all(servers.iter().map(|server| said_directly(server, server.era)));
     let said = said.await;
     for server in servers {
