@@ -3,7 +3,7 @@
 //! A wire ([`http`], [`stdio`]) frames messages and knows when its client is gone. What a message
 //! means is read once ([`era`]), and from there on one of two dialects (`legacy`, `modern`) speaks,
 //! which never asks again. A dialect turns a request into an `Exchange`: an answer that is on its
-//! way, perhaps with progress beside it, or an open stream of changes; the wire carries it.
+//! way, perhaps with notes and questions beside it, or an open stream of changes; the wire carries it.
 //!
 //! Promises: every request that was read is answered once, or its client has cancelled it or gone;
 //! nothing is asked of the gateway before Host, Origin and credentials are good. JSON-RPC codes for

@@ -72,10 +72,19 @@ pub struct Policy {
 /// The name of whoever shows no credentials.
 const ANONYMOUS: &str = "anonymous";
 
+/// How many clients those without credentials count as together: on one machine they are many windows.
+pub const ANONYMOUS_CLIENTS: usize = 16;
+
 impl Principal {
     /// Whether this may be many clients at once: all that show no credentials.
     pub fn is_anonymous(&self) -> bool {
         *self.name == *ANONYMOUS
+    }
+
+    /// How much it has of what is limited to `per_client`: who shows no credentials stands for
+    /// [`ANONYMOUS_CLIENTS`] clients.
+    pub fn share(&self, per_client: usize) -> usize {
+        if self.is_anonymous() { per_client * ANONYMOUS_CLIENTS } else { per_client }
     }
 }
 

@@ -7,9 +7,9 @@
 //!
 //! A *wire* (`stdio`, `http`, `sse`) carries bytes and knows no era; a *dialect* (`legacy`, `modern`) dresses
 //! what goes out and reads what comes back. `probe` chooses between the dialects, `supervisor` is the
-//! one task that keeps the connection.
+//! one task that keeps the connection, `links` holds those beside it, which serve callers of one kind.
 //!
-//! Knows nothing of: clients, public names, policy, and what the items mean.
+//! Knows nothing of: clients but what a call says of its caller, public names, policy, and what the items mean.
 
 mod asks;
 mod backoff;

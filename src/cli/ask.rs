@@ -16,7 +16,7 @@ use crate::json::Object;
 use crate::mcp::call::{Ask, Caller, Method, Outcome};
 use crate::mcp::code;
 use crate::mcp::note::{Note, NoteStream, Notes};
-use crate::mcp::question::{Abilities, Question, Subject};
+use crate::mcp::question::{Abilities, INPUT_REQUESTS, Question, Subject};
 use crate::mcp::revision::Revision;
 use crate::upstream;
 
@@ -162,7 +162,7 @@ fn wanted(lacking: Abilities) -> &'static str {
 
 /// What a result asks first.
 fn first_question(result: &Object) -> Option<Question> {
-    let requests = result.get_object("inputRequests")?;
+    let requests = result.get_object(INPUT_REQUESTS)?;
     let key = requests.keys().next()?;
     let request = requests.get_object(key)?;
     let subject = Subject::of_method(&request.get_string("method")?)?;

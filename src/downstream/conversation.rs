@@ -1,8 +1,8 @@
 //! A legacy conversation in which everything for the client goes out on one stream: over lines, or as the
 //! events of the HTTP+SSE pair.
 //!
-//! Promises: each request is a task of its own that its client can cancel by its id; progress goes before
-//! its answer; whoever takes a message never waits for what goes out. The end of the conversation ends
+//! Promises: each request is a task of its own that its client can cancel by its id; its notes and questions
+//! go before its answer; whoever takes a message never waits for what goes out. The end of the conversation ends
 //! all of its tasks.
 //!
 //! Knows nothing of: how messages come, and what carries those that go out.

@@ -27,21 +27,13 @@ impl Streams {
     /// Takes a slot; `None` if the principal has used all of its own.
     pub(super) fn open(&self, principal: &Principal) -> Option<Slot> {
         let mut count = self.open.entry(principal.clone()).or_insert(0);
-        if *count >= share(principal, self.limit) {
+        if *count >= principal.share(self.limit) {
             return None;
         }
         *count += 1;
         Some(Slot { open: Arc::clone(&self.open), principal: principal.clone() })
     }
 }
-
-/// How much of a limit per client a principal has: who shows no credentials stands for many clients.
-pub(super) fn share(principal: &Principal, per_client: usize) -> usize {
-    if principal.is_anonymous() { per_client * ANONYMOUS_CLIENTS } else { per_client }
-}
-
-/// How many clients the anonymous ones count as together.
-const ANONYMOUS_CLIENTS: usize = 16;
 
 impl Drop for Slot {
     fn drop(&mut self) {
@@ -57,6 +49,7 @@ impl Drop for Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::ANONYMOUS_CLIENTS;
 
     #[test]
     fn each_principal_has_slots_of_its_own_and_they_return() {

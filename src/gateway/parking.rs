@@ -95,9 +95,8 @@ impl<T> Parking<T> {
             let mut table = self.lock();
             let Table { places, by_principal, made } = &mut *table;
             let places = places.as_mut().ok_or(Full)?;
-            let limit = PER_CLIENT * if principal.is_anonymous() { ANONYMOUS_CLIENTS } else { 1 };
             let own = by_principal.get(principal).copied().unwrap_or_default();
-            if places.len() >= MAX_PLACES || own >= limit {
+            if places.len() >= MAX_PLACES || own >= principal.share(PER_CLIENT) {
                 return Err(Full);
             }
             let place = Place { principal: principal.clone(), request, expires, what };
@@ -200,13 +199,12 @@ const EXPIRY: Duration = Duration::from_secs(600);
 /// How many calls wait at a time, of all clients and of one.
 const MAX_PLACES: usize = 1_024;
 const PER_CLIENT: usize = 16;
-/// How many clients those without credentials count as together.
-const ANONYMOUS_CLIENTS: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::json::Object;
+    use crate::policy::ANONYMOUS_CLIENTS;
     use std::sync::Arc;
 
     fn principal(name: &str) -> Principal {

@@ -13,7 +13,7 @@ use super::parking::{Full, Request};
 use super::{Asked, Fault, Guest, Went};
 use crate::json::{self, Object};
 use crate::mcp::call::{Ask, Caller, Method, Reply};
-use crate::mcp::question::{Answered, Question};
+use crate::mcp::question::{Answered, INPUT_RESPONSES, Question, REQUEST_STATE};
 use crate::mcp::revision::Era;
 use crate::rpc;
 use crate::upstream::{self, Status, Upstream};
@@ -100,7 +100,7 @@ impl Retry {
     /// Takes what belongs to a retry out of `params`; `None` without a state: then the ask is a new one,
     /// whatever answers it brings.
     fn take(params: &mut Object) -> Result<Option<Self>, Fault> {
-        let (state, responses) = (params.take(STATE), params.take(RESPONSES));
+        let (state, responses) = (params.take(REQUEST_STATE), params.take(INPUT_RESPONSES));
         let Some(state) = state else { return Ok(None) };
         let state = std::str::from_utf8(&state).ok().and_then(json::decode_string);
         let state = state.ok_or_else(|| bad("`requestState` must be a string"))?;
@@ -145,9 +145,6 @@ fn bad(text: &str) -> Fault {
 fn bad_state() -> Fault {
     bad("`requestState` is not good, or not any more: send the request without it to begin anew")
 }
-
-const STATE: &str = "requestState";
-const RESPONSES: &str = "inputResponses";
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,8 @@
 //!
 //! Knows nothing of: tokens. Each hop mints its own, so none travels through the house.
 
+mod rate;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::json::{self, Object};
 use crate::mcp::log::{Level, Wanted};
+use rate::Rate;
 
 /// How much progress a client gets in a second.
 pub const PER_SECOND: u32 = 20;
@@ -81,8 +84,8 @@ struct State {
 #[derive(Debug)]
 pub struct NoteStream {
     shared: Arc<Shared>,
-    progress_rate: Bucket,
-    log_rate: Bucket,
+    progress_rate: Rate,
+    log_rate: Rate,
 }
 
 // === Notes ===
@@ -98,8 +101,8 @@ impl Notes {
         let notes = Self::new(progress, logs, true);
         let stream = NoteStream {
             shared: Arc::clone(&notes.shared),
-            progress_rate: Bucket::new(PER_SECOND),
-            log_rate: Bucket::new(LOGS_PER_SECOND),
+            progress_rate: Rate::new(PER_SECOND),
+            log_rate: Rate::new(LOGS_PER_SECOND),
         };
         (notes, stream)
     }
@@ -333,41 +336,6 @@ impl Drop for NoteStream {
                 "log messages that a client had no room for"
             );
         }
-    }
-}
-
-/// A rate with a burst: as many at once as in a second, refilled at the same rate.
-#[derive(Debug)]
-struct Bucket {
-    /// The time that one note takes of the rate.
-    spacing: Duration,
-    /// How far ahead of now the next one's time may lie.
-    burst: Duration,
-    /// When the next one would go out if they were evenly spread.
-    next_at: Instant,
-}
-
-impl Bucket {
-    fn new(per_second: u32) -> Self {
-        let spacing = Duration::from_secs(1) / per_second;
-        Self { spacing, burst: Duration::from_secs(1) - spacing, next_at: Instant::now() }
-    }
-
-    /// How long it is until the next one may go out.
-    fn early(&self, now: Instant) -> Duration {
-        self.next_at.saturating_duration_since(now + self.burst)
-    }
-
-    /// One goes out.
-    fn count(&mut self, now: Instant) {
-        self.next_at = self.next_at.max(now) + self.spacing;
-    }
-
-    /// How many may go out now.
-    fn left(&self, now: Instant) -> usize {
-        let used = self.next_at.saturating_duration_since(now);
-        let left = self.burst.saturating_sub(used).as_nanos() / self.spacing.as_nanos();
-        usize::try_from(left).map_or(usize::MAX, |left| left + 1)
     }
 }
 

@@ -12,6 +12,13 @@ use crate::json::Object;
 use crate::mcp::revision::Revision;
 use crate::rpc;
 
+/// What a reply asks: questions by their keys.
+pub const INPUT_REQUESTS: &str = "inputRequests";
+/// What a retry answers, by the same keys.
+pub const INPUT_RESPONSES: &str = "inputResponses";
+/// What a retry gives back as it came.
+pub const REQUEST_STATE: &str = "requestState";
+
 /// What a client can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Subject {

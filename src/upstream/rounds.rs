@@ -14,7 +14,7 @@ use super::questions::{Given, MAX_OPEN, Questions};
 use super::wire::Failure;
 use crate::json::Object;
 use crate::mcp::call::{Body, Call, Method, Outcome, Reply};
-use crate::mcp::question::{Question, Subject};
+use crate::mcp::question::{INPUT_REQUESTS, INPUT_RESPONSES, Question, REQUEST_STATE, Subject};
 use crate::mcp::revision::Era;
 use crate::rpc;
 
@@ -26,9 +26,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The members of `params` that belong to a retry.
-pub(super) const RETRY_MEMBERS: [&str; 2] = [RESPONSES, STATE];
-const RESPONSES: &str = "inputResponses";
-const STATE: &str = "requestState";
+pub(super) const RETRY_MEMBERS: [&str; 2] = [INPUT_RESPONSES, REQUEST_STATE];
 
 /// What a server needs before it can go on.
 #[derive(Debug)]
@@ -70,7 +68,7 @@ where
         next = first.clone();
         call.caller.notes.begin_round();
         if let Some(state) = needed.state {
-            next.params.set(STATE, state);
+            next.params.set(REQUEST_STATE, state);
         }
         if needed.questions.is_empty() {
             tokio::time::sleep(pause).await;
@@ -88,7 +86,7 @@ where
                 }
             }
         }
-        next.params.set(RESPONSES, responses.to_bytes());
+        next.params.set(INPUT_RESPONSES, responses.to_bytes());
     }
     Err(Failure::Protocol(format!("it still wants input after {MAX_ROUNDS} rounds")))
 }
@@ -101,11 +99,11 @@ fn read(reply: &Reply) -> Result<Option<Needed>, String> {
     if result.get_string("resultType").as_deref() != Some("input_required") {
         return Ok(None);
     }
-    let state = result.get_bytes(STATE);
+    let state = result.get_bytes(REQUEST_STATE);
     if state.as_ref().is_some_and(|state| !state.starts_with(b"\"")) {
         return Err("its `requestState` is no string".into());
     }
-    let questions = match (result.get_object("inputRequests"), result.has("inputRequests")) {
+    let questions = match (result.get_object(INPUT_REQUESTS), result.has(INPUT_REQUESTS)) {
         (Some(requests), _) => requests
             .keys()
             .map(|key| question(&requests, key))

@@ -11,7 +11,7 @@ use super::super::encode;
 use super::{INPUT_REQUIRED, own_meta};
 use crate::json::{self, Object};
 use crate::mcp;
-use crate::mcp::question::{Abilities, Question, Subject};
+use crate::mcp::question::{Abilities, INPUT_REQUESTS, Question, REQUEST_STATE, Subject};
 use crate::mcp::revision::Revision;
 
 /// A result that asks `questions`; the answers are to come with `state`, if there is one.
@@ -25,9 +25,9 @@ pub(super) fn required(questions: &[Question], state: Option<&str>) -> Bytes {
     }
     let mut result = Object::new();
     result.set("resultType", INPUT_REQUIRED);
-    result.set(REQUESTS, requests.to_bytes());
+    result.set(INPUT_REQUESTS, requests.to_bytes());
     if let Some(state) = state {
-        result.set("requestState", json::quote(state));
+        result.set(REQUEST_STATE, json::quote(state));
     }
     result.set("_meta", own_meta().to_bytes());
     result.to_bytes()
@@ -37,7 +37,7 @@ pub(super) fn required(questions: &[Question], state: Option<&str>) -> Bytes {
 /// requests, server requirements: MUST NOT).
 pub(super) fn check(result: &Object, abilities: Abilities) -> Result<(), Refused> {
     let broken = |text| Err(encode::broken(text));
-    let requests = match (result.get_object(REQUESTS), result.has(REQUESTS)) {
+    let requests = match (result.get_object(INPUT_REQUESTS), result.has(INPUT_REQUESTS)) {
         (Some(requests), _) => requests,
         (None, true) => return broken("the upstream asks for something that cannot be read"),
         (None, false) => return Ok(()),
@@ -93,7 +93,6 @@ fn question(requests: &Object, key: &str) -> Option<Question> {
     Some(Question { key: key.into(), subject, params })
 }
 
-const REQUESTS: &str = "inputRequests";
 /// How many URLs an error may want to be visited.
 const MAX_VISITS: usize = 64;
 

@@ -1,4 +1,9 @@
 //! Subscriptions to resources, as a legacy client makes them: a request for each.
+//!
+//! Promises: what is wanted is asked for and what is not wanted any more is ended; of each URI one request
+//! is under way at a time.
+//!
+//! Knows nothing of: who wants what.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -142,7 +147,7 @@ impl Dialect {
 const SUBSCRIBE: &str = "resources/subscribe";
 const UNSUBSCRIBE: &str = "resources/unsubscribe";
 
-/// How many requests are under way at a time.
+/// With how many requests under way no further resource is subscribed to.
 const WIDTH: usize = 16;
 
 /// When a subscription that could not be made is tried again.

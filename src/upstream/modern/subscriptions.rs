@@ -3,6 +3,8 @@
 //! What is listened to cannot be changed, so a listen with the new names is opened beside the old one,
 //! which closes once the new one is acknowledged: nothing goes unheard in between. It is apart from the
 //! listen for changes of lists, which lives as long as the connection.
+//!
+//! Knows nothing of: who wants what.
 
 use std::collections::HashSet;
 use std::pin::Pin;

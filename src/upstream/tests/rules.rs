@@ -1,4 +1,4 @@
-//! Servers that break the rules in the middle of a call: the rows F-37, in every combination of wire and era.
+//! Servers that break the rules in the middle of a call: in every combination of wire and era.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use super::recording::{Exchange, Recording, at, elements, members};
 use super::script::is_of_nothing;
 
-/// Something that PROTOCOL.md says Weir owns.
+/// Something that Weir owns, and why.
 pub(crate) struct Row {
     pub(crate) when: When,
     /// Of what: the method, with the message's part before it. `*` is any method.
