@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mcp::call::{Call, Caller, Client};
 use crate::mcp::kind::Topic;
-use crate::mcp::question::Abilities;
+use crate::mcp::question::{Abilities, Answered};
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::testing::{Exchange, Over, Peer, World, call, initialized, payload, settings};
-use crate::upstream::{Error, Settings, Sharing};
+use crate::upstream::{Called, Error, Settings, Sharing};
 
 type Going = JoinHandle<Result<String, Error>>;
 
@@ -388,4 +388,34 @@ async fn without_the_kept_connection_there_are_no_calls() {
     });
     world.finish().await;
     closing.await.expect("no panic");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_its_client_keeps_the_connection_in_use() {
+    let mut settings = settings(Over::Http);
+    settings.timeouts.call_max = Duration::from_hours(1);
+    let mut world = World::opened_http(settings, Era::Legacy).await;
+    let upstream = world.upstream.clone();
+    let going = tokio::spawn(async move { upstream.call(of(roots())).await });
+    opens(&mut world, "s2").await;
+    let request = called(&mut world, "s2").await;
+    let id = request.id();
+    let events = request.events();
+    events.send(json!({ "jsonrpc": "2.0", "id": "q", "method": "roots/list" }));
+    let Called::Asks(asks) = going.await.expect("no panic").expect("a question") else {
+        panic!("it replied")
+    };
+    tokio::time::sleep(Duration::from_mins(40)).await;
+    assert!(world.is_quiet().await, "the session lives");
+    let key = asks.questions()[0].key.clone();
+    let outcome = crate::rpc::Outcome::Result(r#"{"roots":[]}"#.into());
+    let answering = tokio::spawn(asks.answer(vec![Answered { key, outcome }], roots()));
+    let answer = world.post().await;
+    assert_eq!(answer.body, json!({ "jsonrpc": "2.0", "id": "q", "result": { "roots": [] } }));
+    assert_eq!(answer.headers["mcp-session-id"], "s2");
+    answer.status(202);
+    events.send(json!({ "jsonrpc": "2.0", "id": id, "result": { "done": 1 } }));
+    let reply = answering.await.expect("no panic").expect("a reply");
+    assert_eq!(payload(reply).await, r#"{"done":1}"#);
+    world.finish().await;
 }
