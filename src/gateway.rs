@@ -181,7 +181,7 @@ impl Guest {
 
     /// The guest as one client, where there are no sessions that could tell more.
     pub fn client(&self) -> Client {
-        Client::new(&self.principal.name, CancellationToken::new())
+        Client::of_name(&self.principal.name)
     }
 
     /// Whether every client would see what this one sees: no rule hides anything from it, and it

@@ -202,6 +202,7 @@ async fn answer(
             if method.is_about_a_task()
                 && (caller.revision < Revision::V2025_11_25
                     || !guest.view().capabilities().tasks.tools_call) => {}
+        Some(Method::CancelTask) if !guest.view().capabilities().tasks.cancel => {}
         Some(Method::UpdateTask) => {}
         Some(method) => {
             return ask(guest, caller, asking.as_ref(), id, method, params, max_reply).await;

@@ -121,12 +121,19 @@ pub struct Client {
     id: Arc<str>,
     /// Fires when the client is gone for good; never for one that has no sessions.
     pub gone: CancellationToken,
+    /// Whether several may share its name.
+    pub is_several: bool,
 }
 
 impl Client {
     /// The client that is known by `id`, which nobody else has.
     pub fn new(id: &str, gone: CancellationToken) -> Self {
-        Self { id: id.into(), gone }
+        Self { id: id.into(), gone, is_several: false }
+    }
+
+    /// All that comes under one name, where there are no sessions to tell one from another.
+    pub fn of_name(name: &str) -> Self {
+        Self { is_several: true, ..Self::new(name, CancellationToken::new()) }
     }
 
     /// What it is known by.

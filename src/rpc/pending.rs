@@ -88,6 +88,14 @@ impl<A, S> Pending<A, S> {
         found.max_by_key(|(id, _)| *id).map(|(_, found)| found)
     }
 
+    /// What `look` finds, if it finds anything beside one open request only; as in [`Pending::newest`].
+    pub fn only<R>(&self, look: impl Fn(&S) -> Option<R>) -> Option<R> {
+        let table = self.lock();
+        let mut found = table.open.as_ref()?.values().filter_map(|entry| look(&entry.side));
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
+    }
+
     /// Ends every open request without an answer, and refuses new ones.
     pub fn close(&self) {
         // Dropping the senders under the lock would wake tasks that want the lock.

@@ -75,14 +75,25 @@ pub(super) struct Ear {
     interest: Arc<Interest>,
     /// What the server speaks, once that is known: which freedoms it has.
     spoken: OnceLock<Revision>,
-    /// Whether one client makes all calls on this connection, so that what cannot be told to be about one of
-    /// them is still for nobody else.
-    alone: bool,
+    /// Whose calls are made on this connection.
+    callers: Callers,
     /// How many requests came where there may be none.
     unlawful: AtomicUsize,
     /// Set once somebody may have listed: of which topics the server tells changes.
     up: OnceLock<[bool; 3]>,
     listening: Notify,
+}
+
+/// Whose calls are made on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Callers {
+    /// Those of many clients: what is not said to be about a call is for nobody.
+    Many,
+    /// One client's: what is not said to be about one of its calls is about its newest.
+    One,
+    /// All that comes under one name, which several may share: it is about a call only while there is no
+    /// other.
+    Alike,
 }
 
 /// What a text held that the wire has to see to.
@@ -116,7 +127,7 @@ impl Ear {
         name: UpstreamName,
         changes: watch::Sender<Changes>,
         interest: Arc<Interest>,
-        alone: bool,
+        callers: Callers,
     ) -> Arc<Self> {
         Arc::new(Self {
             name,
@@ -124,7 +135,7 @@ impl Ear {
             changes,
             interest,
             spoken: OnceLock::new(),
-            alone,
+            callers,
             unlawful: AtomicUsize::new(0),
             up: OnceLock::new(),
             listening: Notify::new(),
@@ -269,17 +280,25 @@ impl Ear {
     fn logs_to(&self, on: Option<u64>) -> Option<Notes> {
         match on {
             Some(id) => self.notes_of(id).filter(Notes::takes_logs),
-            None if self.alone => self.pending.newest(|side| {
+            None => self.unattributed(|side| {
                 let notes = side.notes.as_ref().filter(|notes| notes.takes_logs())?;
                 notes.logs().least().map(|_| notes.clone())
             }),
-            None => None,
         }
     }
 
-    /// Whether the connection serves one client only.
+    /// The call that something is about which does not say so.
+    fn unattributed<R>(&self, look: impl Fn(&Side) -> Option<R>) -> Option<R> {
+        match self.callers {
+            Callers::Many => None,
+            Callers::One => self.pending.newest(look),
+            Callers::Alike => self.pending.only(look),
+        }
+    }
+
+    /// Whether what is not said to be about a call can be told to somebody.
     pub(super) fn is_alone(&self) -> bool {
-        self.alone
+        self.callers != Callers::Many
     }
 
     /// The server takes something back.
@@ -330,8 +349,7 @@ impl Ear {
     fn asked(&self, on: Option<u64>) -> Option<Questions> {
         match on {
             Some(id) => self.pending.beside(id, |side| side.questions.clone()).flatten(),
-            None if self.alone => self.pending.newest(|side| side.questions.clone()),
-            None => None,
+            None => self.unattributed(|side| side.questions.clone()),
         }
     }
 }
@@ -362,13 +380,13 @@ mod tests {
     use crate::mcp::note::Note;
 
     fn ear() -> Arc<Ear> {
-        ear_of(false)
+        ear_of(Callers::Many)
     }
 
-    fn ear_of(alone: bool) -> Arc<Ear> {
+    fn ear_of(callers: Callers) -> Arc<Ear> {
         let (changes, _) = watch::channel(Changes::default());
         let name: UpstreamName = "hub".parse().expect("a name");
-        Ear::new(name.clone(), changes, Interest::new(name), alone)
+        Ear::new(name.clone(), changes, Interest::new(name), callers)
     }
 
     fn replies(ear: &Ear, text: &'static str) -> Vec<Bytes> {
@@ -412,8 +430,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_log_message_belongs_to_the_call_of_its_stream_or_to_the_only_client() {
-        for alone in [false, true] {
-            let ear = ear_of(alone);
+        for callers in [Callers::Many, Callers::One, Callers::Alike] {
+            let ear = ear_of(callers);
             let enter = |wanted: Option<Level>| {
                 let wanted = wanted.map_or_else(Wanted::nothing, Wanted::from);
                 let (notes, stream) = Notes::open(true, wanted);
@@ -438,7 +456,8 @@ mod tests {
             let of_no_call = say(None, 4);
             assert_eq!(heard_first.rest(), [of_first]);
             let mut expected = vec![of_second];
-            expected.extend(alone.then_some(of_no_call));
+            // Of several that are alike it may be anybody's.
+            expected.extend((callers == Callers::One).then(|| of_no_call.clone()));
             assert_eq!(heard_second.rest(), expected);
             assert_eq!(heard_third.rest(), []);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ use super::subscriptions::{Interest, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::Failure;
 use super::{Changes, Error, Listing, Settings, Source, Status};
-use crate::mcp::call::{Call, Caller, Reply};
+use crate::mcp::call::{Body, Call, Caller, Outcome, Reply};
 use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -77,7 +77,7 @@ impl Upstream {
         let (complaints, complaint_receiver) = mpsc::channel(COMPLAINTS);
         let opener = Opener::new(Arc::clone(&settings), dial, tasks.clone());
         let opener = Arc::new(opener);
-        let further = Links::new(Arc::clone(&settings), Arc::clone(&opener));
+        let further = Links::new(Arc::clone(&settings), Arc::clone(&opener), change_sender.clone());
         let interest = Interest::new(settings.name.clone());
         let board = Board {
             name: settings.name.clone(),
@@ -150,6 +150,7 @@ impl Upstream {
             connection.list(kind, settings).await
         })
         .await
+        .map(|(listing, _)| listing)
     }
 
     /// Sends a call, once. Dropping the future cancels it.
@@ -192,25 +193,26 @@ impl Upstream {
     async fn send(self, call: Call, questions: Questions) -> Result<Reply, Error> {
         let settings = &self.shared.settings;
         let (call, questions) = (&call, &questions);
-        self.with_connection(Some(&call.caller), |connection| async move {
+        let sent = self.with_connection(Some(&call.caller), |connection| async move {
             connection.call(call, questions, settings).await
-        })
-        .await
+        });
+        let (reply, route) = sent.await?;
+        Ok(route.outlast(reply))
     }
 
     /// Does `send` over the connection that is for this caller; once more over the next one if it was
-    /// refused unexecuted.
+    /// refused unexecuted. What is returned beside it keeps that connection in use.
     async fn with_connection<T, F>(
         &self,
         caller: Option<&Caller>,
         send: impl Fn(Connection) -> F,
-    ) -> Result<T, Error>
+    ) -> Result<(T, Route), Error>
     where
         F: Future<Output = Result<T, Failure>>,
     {
         let route = self.route(self.connection()?, caller).await?;
         let failure = match send(route.connection()).await {
-            Ok(done) => return Ok(done),
+            Ok(done) => return Ok((done, route)),
             Err(failure) => failure,
         };
         self.blame(&route, &failure);
@@ -222,10 +224,13 @@ impl Upstream {
             Route::Beside(_) => self.connection()?,
         };
         let route = self.route(main, caller).await?;
-        send(route.connection()).await.map_err(|failure| {
-            self.blame(&route, &failure);
-            failure.into()
-        })
+        match send(route.connection()).await {
+            Ok(done) => Ok((done, route)),
+            Err(failure) => {
+                self.blame(&route, &failure);
+                Err(failure.into())
+            }
+        }
     }
 
     /// The connection for this caller, which is `main` or one beside it.
@@ -305,6 +310,23 @@ impl Route {
         match self {
             Self::Main(connection) => connection.clone(),
             Self::Beside(lease) => Connection::Wired(lease.connection.clone()),
+        }
+    }
+
+    /// The reply; the connection is in use until it has arrived.
+    fn outlast(self, reply: Reply) -> Reply {
+        match (self, reply) {
+            (
+                Self::Beside(lease),
+                Reply { era, outcome: Outcome::Result(Body::Arriving(pieces)) },
+            ) => {
+                let held = pieces.map(move |piece| {
+                    let _in_use = &lease;
+                    piece
+                });
+                Reply { era, outcome: Outcome::Result(Body::Arriving(held.boxed())) }
+            }
+            (_, reply) => reply,
         }
     }
 }

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection::Wired;
+use super::ear::Callers;
 use super::opener::{Found, Opener, Wanted};
 use super::subscriptions::Interest;
 use super::{Changes, Error, Settings, Sharing, declared};
@@ -43,6 +44,8 @@ pub(super) struct Links {
     table: Mutex<HashMap<Key, Arc<Slot>>>,
     keepers: TaskTracker,
     stop: CancellationToken,
+    /// Where news of changes go. Some servers tell them only on the stream of the call that made them.
+    changes: watch::Sender<Changes>,
 }
 
 /// Which calls share a connection.
@@ -63,9 +66,17 @@ struct Slot {
 
 struct Usage {
     leases: usize,
+    /// How many of its connections have not ended yet.
+    connections: usize,
     idle_since: Instant,
-    /// Why a further conversation was refused, and when.
-    refused: Option<Instant>,
+    refused: Option<Refused>,
+}
+
+/// When a further conversation was refused, and beside which.
+#[derive(Clone, Copy)]
+struct Refused {
+    at: Instant,
+    epoch: u64,
 }
 
 /// An open connection.
@@ -83,13 +94,21 @@ pub(super) struct Lease {
     _used: Used,
 }
 
-/// A use of a slot.
-struct Used(Arc<Slot>);
+/// A use of a slot. The last one of a slot that holds nothing takes it off the table.
+struct Used {
+    links: Arc<Links>,
+    key: Key,
+    slot: Arc<Slot>,
+}
 
 impl Links {
-    pub(super) fn new(settings: Arc<Settings>, opener: Arc<Opener>) -> Arc<Self> {
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        opener: Arc<Opener>,
+        changes: watch::Sender<Changes>,
+    ) -> Arc<Self> {
         let (keepers, stop) = (TaskTracker::new(), CancellationToken::new());
-        Arc::new(Self { settings, opener, table: Mutex::default(), keepers, stop })
+        Arc::new(Self { settings, opener, table: Mutex::default(), keepers, stop, changes })
     }
 
     /// The connection for this caller; `None` where `main`, the supervisor's, is the one.
@@ -100,26 +119,39 @@ impl Links {
     ) -> Result<Option<Lease>, Error> {
         let Some(key) = self.key(main, caller) else { return Ok(None) };
         let own = key.client.is_some();
-        let slot = match self.slot(&key) {
-            Some(slot) => slot,
+        // Whoever waits for the end waits for what is opened here, too.
+        let _tracked = self.keepers.token();
+        let used = match self.take(&key) {
+            Some(used) => used,
             None if own => return Err(Error::Busy { retry_after: Duration::from_secs(1) }),
             None => return Ok(None),
         };
-        let used = Used::begin(Arc::clone(&slot));
+        let slot = Arc::clone(&used.slot);
         let mut place = slot.link.lock().await;
         if let Some(link) = &*place
             && !link.spoiled.is_cancelled()
         {
             return Ok(Some(Lease::new(link, used)));
         }
-        let refused = slot.usage().refused.is_some_and(|at| at.elapsed() < REFUSED);
-        if refused && !own {
+        let epoch = main.about.epoch;
+        let refused = slot.usage().refused;
+        if refused.is_some_and(|it| it.epoch == epoch && it.at.elapsed() < REFUSED) {
             return Ok(None);
         }
         // Rare and large: it would be part of every call's future.
-        match Box::pin(self.open(main, &key)).await {
+        let callers = match (own, caller.client.is_several) {
+            (false, _) => Callers::Many,
+            (true, false) => Callers::One,
+            (true, true) => Callers::Alike,
+        };
+        match Box::pin(self.open(main, &key, callers)).await {
             Ok(connection) => {
                 let link = Link { connection, spoiled: CancellationToken::new() };
+                {
+                    let mut usage = slot.usage();
+                    usage.connections += 1;
+                    usage.refused = None;
+                }
                 *place = Some(link.clone());
                 drop(place);
                 let gone = match own {
@@ -135,7 +167,7 @@ impl Links {
                 // Some servers have one conversation in all: then calls go over that one.
                 let upstream = &self.settings.name;
                 tracing::debug!(%upstream, reason, "no further conversation");
-                slot.usage().refused = Some(Instant::now());
+                slot.usage().refused = Some(Refused { at: Instant::now(), epoch });
                 Ok(None)
             }
         }
@@ -162,50 +194,70 @@ impl Links {
             Sharing::Sole(_) if !is_legacy => return None,
             Sharing::Client | Sharing::Sole(_) => Some(Arc::clone(caller.client.id())),
         };
-        let declared = declared(caller);
-        let is_mains = declared == self.settings.declared(!over_http);
+        let of_main = self.settings.declared(!over_http);
+        // A request of the newer era says itself what its client can do.
+        let declared = if is_legacy { declared(caller) } else { of_main.clone() };
+        let is_mains = declared == of_main;
         let shares_main = !matches!(self.settings.sharing, Sharing::Client);
         (!is_mains || !shares_main).then_some(Key { client, declared })
     }
 
-    /// The slot of this key; `None` if there are too many that are in use.
-    fn slot(&self, key: &Key) -> Option<Arc<Slot>> {
+    /// Begins to use the slot of this key; `None` if there are too many that are in use.
+    fn take(self: &Arc<Self>, key: &Key) -> Option<Used> {
         let mut table = self.table();
+        let begin = |slot: Arc<Slot>| {
+            // Under the table's lock: nobody takes it for idle in between.
+            slot.usage().leases += 1;
+            Used { links: Arc::clone(self), key: key.clone(), slot }
+        };
         if let Some(slot) = table.get(key) {
-            return Some(Arc::clone(slot));
+            return Some(begin(Arc::clone(slot)));
         }
         if table.len() >= MAX_LINKS {
             let idle = table.iter().filter_map(|(key, slot)| {
                 let usage = slot.usage();
-                (usage.leases == 0).then_some((usage.idle_since, key))
+                // One that only remembers a refusal goes first.
+                let rank = (usage.connections > 0, usage.idle_since);
+                (usage.leases == 0).then_some((rank, key))
             });
-            let longest_idle = idle.min_by_key(|(since, _)| *since).map(|(_, key)| key.clone())?;
+            let longest_idle = idle.min_by_key(|(rank, _)| *rank).map(|(_, key)| key.clone())?;
             if let Some(slot) = table.remove(&longest_idle) {
                 slot.evicted.cancel();
             }
         }
         let slot = Arc::new(Slot {
-            usage: Mutex::new(Usage { leases: 0, idle_since: Instant::now(), refused: None }),
+            usage: Mutex::new(Usage {
+                leases: 0,
+                connections: 0,
+                idle_since: Instant::now(),
+                refused: None,
+            }),
             link: tokio::sync::Mutex::new(None),
             evicted: self.stop.child_token(),
         });
         table.insert(key.clone(), Arc::clone(&slot));
-        Some(slot)
+        Some(begin(slot))
     }
 
-    async fn open(&self, main: &Wired, key: &Key) -> Result<Wired, String> {
+    /// Takes a slot off the table.
+    fn remove(table: &mut HashMap<Key, Arc<Slot>>, key: &Key, slot: &Arc<Slot>) {
+        if table.get(key).is_some_and(|other| Arc::ptr_eq(other, slot)) {
+            table.remove(key);
+        }
+    }
+
+    async fn open(&self, main: &Wired, key: &Key, callers: Callers) -> Result<Wired, String> {
         let found = match main.about.wire {
             "http+sse" => Found::Pair,
             _ => Found::Streamable(main.about.era()),
         };
-        // What has changed, and which resources have, is heard on the main connection.
-        let (changes, _) = watch::channel(Changes::default());
         let wanted = Wanted {
             epoch: main.about.epoch,
             found: Some(found),
             declared: Some(key.declared.clone()),
-            alone: key.client.is_some(),
-            changes,
+            callers,
+            changes: self.changes.clone(),
+            // Which resources have changed is told on the main connection, which subscribes to them.
             interest: Interest::new(self.settings.name.clone()),
         };
         let opening = self.stop.run_until_cancelled(self.opener.open(&wanted)).await;
@@ -224,30 +276,44 @@ impl Links {
     /// Holds a connection until it has ended, or is not wanted any more, and closes it.
     async fn keep(self: Arc<Self>, key: Key, slot: Arc<Slot>, link: Link, gone: CancellationToken) {
         let limit = if key.client.is_some() { OWN_IDLE } else { SHARED_IDLE };
+        // A server may ask on the session's own stream, and would wait for ever where nobody opened it.
+        let nobody = Interest::new(self.settings.name.clone());
+        let mut listening = Box::pin(link.connection.clone().listen(&nobody));
+        let mut listened = None;
         let is_over = loop {
+            if let Some(Some(_)) = listened {
+                break true;
+            }
             let idle_until = slot.usage().idle_since + limit;
             tokio::select! {
                 () = slot.evicted.cancelled() => break false,
                 () = gone.cancelled() => break false,
                 () = link.spoiled.cancelled() => break true,
                 _ = link.connection.ended() => break true,
+                over = &mut listening, if listened.is_none() => listened = Some(over),
                 () = tokio::time::sleep_until(idle_until) => {
                     let mut table = self.table();
-                    let usage = slot.usage();
-                    if usage.leases == 0 && usage.idle_since.elapsed() >= limit {
-                        table.remove(&key);
+                    let mut usage = slot.usage();
+                    if usage.leases > 0 {
+                        usage.idle_since = Instant::now();
+                    } else if usage.idle_since.elapsed() >= limit {
+                        drop(usage);
+                        Self::remove(&mut table, &key, &slot);
                         break false;
                     }
-                    drop(usage);
-                    slot.usage().idle_since = Instant::now();
                 }
             }
         };
         link.spoiled.cancel();
-        if !is_over || gone.is_cancelled() {
+        {
             let mut table = self.table();
-            if table.get(&key).is_some_and(|other| Arc::ptr_eq(other, &slot)) {
-                table.remove(&key);
+            let mut usage = slot.usage();
+            usage.connections -= 1;
+            let is_empty = usage.connections == 0 && usage.leases == 0;
+            drop(usage);
+            // A client that is gone does not come back; the others find their slot, and open another.
+            if is_empty || !is_over {
+                Self::remove(&mut table, &key, &slot);
             }
         }
         match is_over {
@@ -279,17 +345,16 @@ impl Lease {
     }
 }
 
-impl Used {
-    fn begin(slot: Arc<Slot>) -> Self {
-        slot.usage().leases += 1;
-        Self(slot)
-    }
-}
-
 impl Drop for Used {
     fn drop(&mut self) {
-        let mut usage = self.0.usage();
+        let mut table = self.links.table();
+        let mut usage = self.slot.usage();
         usage.leases -= 1;
         usage.idle_since = Instant::now();
+        let is_empty = usage.leases == 0 && usage.connections == 0 && usage.refused.is_none();
+        drop(usage);
+        if is_empty {
+            Links::remove(&mut table, &self.key, &self.slot);
+        }
     }
 }

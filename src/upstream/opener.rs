@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::connection::Wired;
 use super::courier::Courier;
 use super::dial::{Command, Dial};
-use super::ear::Ear;
+use super::ear::{Callers, Ear};
 use super::pool::Pool;
 use super::probe::{self, Closed};
 use super::subscriptions::Interest;
@@ -45,8 +45,8 @@ pub(super) struct Wanted {
     /// The capabilities that a client declared, for a server of the legacy era; `None` for the connection
     /// that is kept.
     pub(super) declared: Option<Bytes>,
-    /// Whether everything that is said on it is said to one client.
-    pub(super) alone: bool,
+    /// Whose calls are made on it.
+    pub(super) callers: Callers,
     /// Where news of changes go.
     pub(super) changes: watch::Sender<Changes>,
     /// Who wants to hear of which resources.
@@ -235,7 +235,7 @@ impl Opener {
 
     fn ear(&self, wanted: &Wanted) -> Arc<Ear> {
         let (name, changes) = (self.settings.name.clone(), wanted.changes.clone());
-        Ear::new(name, changes, Arc::clone(&wanted.interest), wanted.alone)
+        Ear::new(name, changes, Arc::clone(&wanted.interest), wanted.callers)
     }
 
     fn late(&self) -> Closed {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::backoff::Backoff;
 use super::board::Board;
 use super::connection::{Connection, Wired};
-use super::ear::Ear;
+use super::ear::{Callers, Ear};
 use super::links::Links;
 use super::opener::{Failed, Found, Opened, Opener, Wanted};
 use super::subscriptions::Interest;
@@ -167,7 +167,10 @@ impl Supervisor {
             epoch,
             found: self.memory.found.map(|(found, _)| found),
             declared: None,
-            alone: matches!(self.settings.sharing, Sharing::Sole(_)),
+            callers: match self.settings.sharing {
+                Sharing::Sole(_) => Callers::One,
+                Sharing::Shared | Sharing::Client => Callers::Many,
+            },
             changes: self.board.changes.clone(),
             interest: Arc::clone(&self.interest),
         };

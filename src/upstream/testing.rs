@@ -142,10 +142,16 @@ impl World {
         }
     }
 
-    /// Whether no HTTP request is waiting once everything has come to rest.
+    /// Whether no HTTP request is waiting once everything has come to rest, streams for changes left aside.
     pub(super) async fn is_quiet(&mut self) -> bool {
         tokio::time::sleep(Duration::from_millis(1)).await;
-        self.requests.try_recv().is_err()
+        loop {
+            match self.requests.try_recv() {
+                Ok(request) if request.method == Method::GET => request.status(405),
+                Ok(_) => return false,
+                Err(_) => return true,
+            }
+        }
     }
 
     pub(super) async fn up(&self) {

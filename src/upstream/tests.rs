@@ -2,6 +2,7 @@
 
 mod calls;
 mod life;
+mod links;
 mod lists;
 mod opening;
 mod pair;

@@ -30,6 +30,7 @@ mod revisions;
 mod schema;
 mod sessions;
 mod subscriptions;
+mod tasks;
 mod translation;
 mod upstream;
 mod walk;

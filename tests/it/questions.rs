@@ -2,6 +2,7 @@
 
 mod asking;
 mod parking;
+mod sharing;
 
 use weir::json::Object;
 use weir::rpc::{self, Id};

@@ -104,7 +104,8 @@ fn tuning() -> Vec<Key> {
             "Which clients share a connection, and with it a process. `shared`: all of them; a server over stdio or \
              HTTP+SSE that has a handshake can then ask its clients nothing, since it could not say whom it asks. \
              `client`: each client has its own, which is opened when it first calls and ends with its session: for servers \
-             that remember, and for questions over stdio. With `weir stdio` there is one client, so nothing is shared.",
+             that remember, and for questions over stdio. Of the clients of 2026-07-28 over HTTP, which have no sessions, all \
+             with one name are one client, and all without a key are one together. With `weir stdio` there is one client, so nothing is shared.",
         )
         .or(word(&SHARINGS, &default.sharing)),
         Key::new("timeouts", Shape::table(timeouts), "How long things may take.")
