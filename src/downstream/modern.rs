@@ -321,6 +321,9 @@ async fn reply(
 }
 
 /// Passes an upstream's error on, but for codes that this revision must not see.
+///
+/// -32601 is no 404 here: that is the answer to a method which Weir does not implement (spec, Streamable
+/// HTTP, protocol version header), and to ask an upstream it had to.
 fn error(id: &Id, method: Method, capabilities: &Object, error: Bytes) -> Answer {
     let Ok(mut object) = Object::parse_within(error.clone(), usize::MAX) else {
         return Answer::error(Some(id), StatusCode::OK, &error);
@@ -330,7 +333,6 @@ fn error(id: &Id, method: Method, capabilities: &Object, error: Bytes) -> Answer
         object.to_bytes()
     };
     let (status, error) = match encode::code_of(&object) {
-        Some(code::METHOD_NOT_FOUND) => (StatusCode::NOT_FOUND, error),
         Some(mcp::code::MISSING_CLIENT_CAPABILITY) => (StatusCode::BAD_REQUEST, error),
         Some(mcp::code::RESOURCE_NOT_FOUND) => {
             (StatusCode::OK, changed(&mut object, code::INVALID_PARAMS))
@@ -482,7 +484,7 @@ mod tests {
             ("-32042", "{}", 400, "-32021"),
             ("-32042", r#"{"elicitation":{}}"#, 400, "-32021"),
             ("-32042", r#"{"elicitation":{"url":{}}}"#, 200, "-32603"),
-            ("-32601", "{}", 404, "-32601"),
+            ("-32601", "{}", 200, "-32601"),
             ("-32603", "{}", 200, "-32603"),
             ("7", "{}", 200, "7"),
         ] {

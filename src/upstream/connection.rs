@@ -85,6 +85,8 @@ pub(super) enum Opening {
     Introduced(Introduction),
     /// The server speaks the other era.
     AnotherEra,
+    /// The server refused, and names what it was spoken to in among what it speaks; in words.
+    Retry(String),
     /// The server speaks this era and will not have us; in words.
     Refused(String),
 }

@@ -69,7 +69,7 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
                     let versions =
                         data.and_then(|it| it.get_bytes("supported")).and_then(revisions);
                     let choice = choose(&versions.unwrap_or_default());
-                    choice.unwrap_or_else(|| Opening::Refused(refused()))
+                    choice.unwrap_or_else(|| Opening::Retry(refused()))
                 }
                 Some(code::HEADER_MISMATCH | code::MISSING_CLIENT_CAPABILITY) => {
                     Opening::Refused(refused())
@@ -319,8 +319,11 @@ mod tests {
         for handshake in [r#"["2025-11-25","2025-06-18"]"#, r#"["2025-03-26","2027-01-01"]"#] {
             assert!(matches!(opening(handshake), Opening::AnotherEra), "{handshake}");
         }
-        for refused in ["[]", r#"["2026-07-28"]"#, r#"["2027-01-01"]"#, "7"] {
+        for refused in ["[]", r#"["2027-01-01"]"#, "7"] {
             assert!(matches!(opening(refused), Opening::Refused(_)), "{refused}");
+        }
+        for mutual in [r#"["2026-07-28"]"#, r#"["2025-11-25","2026-07-28"]"#] {
+            assert!(matches!(opening(mutual), Opening::Retry(_)), "{mutual}");
         }
     }
 }

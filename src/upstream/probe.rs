@@ -45,6 +45,8 @@ pub(super) enum Closed {
     AnotherEra(String),
     /// No Streamable HTTP is served at this URL; the HTTP+SSE pair may be.
     NotStreamable(String),
+    /// It refused what it says that it speaks, and has not been asked again; in words.
+    Retry(String),
     /// Nothing is decided, or the server will not have us; in words.
     Refused(String),
 }
@@ -53,7 +55,10 @@ impl Closed {
     /// The reason in words.
     pub(super) fn into_reason(self) -> String {
         match self {
-            Self::Ended(reason) | Self::AnotherEra(reason) | Self::Refused(reason) => reason,
+            Self::Ended(reason)
+            | Self::AnotherEra(reason)
+            | Self::Retry(reason)
+            | Self::Refused(reason) => reason,
             Self::NotStreamable(tried) => format!("{tried}: no Streamable HTTP is served here"),
         }
     }
@@ -136,8 +141,14 @@ async fn over_stdio(wire: &Wire, declared: &Bytes) -> Result<Opened, Closed> {
     }
 }
 
+/// Asks once more if the server refuses the revision and names it (spec 2026-07-28, versioning: the client
+/// SHOULD select one of the supported versions and retry).
 async fn discover(wire: &Wire) -> Result<Opened, Closed> {
-    ask(wire, modern::opening(), modern::introduce).await
+    let ask = || ask(wire, modern::opening(), modern::introduce);
+    match ask().await {
+        Err(Closed::Retry(_)) => ask().await,
+        opened => opened,
+    }
 }
 
 async fn initialize(wire: &Wire, declared: &Bytes) -> Result<Opened, Closed> {
@@ -182,6 +193,7 @@ async fn ask(
     match opening {
         Opening::Introduced(introduction) => Ok(Opened { introduction, headers }),
         Opening::AnotherEra => Err(Closed::AnotherEra(format!("it does not know `{method}`"))),
+        Opening::Retry(text) => Err(Closed::Retry(text)),
         Opening::Refused(text) => Err(Closed::Refused(text)),
     }
 }
@@ -195,6 +207,9 @@ fn refused(
 ) -> Closed {
     let is_modern = error.as_ref().is_some_and(says_only_a_modern_server);
     let said = error.map(|error| introduce(&rpc::Outcome::Error(error)));
+    if let Some(Opening::Retry(text)) = said {
+        return Closed::Retry(text);
+    }
     let mut text = format!("it answers `{method}` with HTTP {status}");
     if let Some(Opening::Refused(said)) = said {
         // What only a modern server says decides under any status.

@@ -132,7 +132,7 @@ struct House {
 impl House {
     async fn before(url: &str) -> Self {
         let fleet = Fleet::plain(&format!(
-            "[naming]\nmode = \"none\"\n[upstreams.fixture]\nurl = {url:?}\n"
+            "[naming]\nmode = \"none\"\n[protocol]\nresumable = true\n[upstreams.fixture]\nurl = {url:?}\n"
         ));
         let mut served = fleet.serve().await;
         served.logged("listed", "fixture").await;

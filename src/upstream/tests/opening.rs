@@ -59,6 +59,52 @@ async fn a_modern_error_never_leads_to_a_handshake() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_refuses_what_it_speaks_is_asked_once_more() {
+    let error = json!({ "code": -32022, "message": "no", "data": { "supported": ["2026-07-28"] } });
+    for relents in [true, false] {
+        let start = Instant::now();
+        let mut world = World::start(settings(Over::Http));
+        for _ in 0..if relents { 1 } else { 2 } {
+            let discover = world.post().await;
+            assert_eq!(discover.body["method"], "server/discover");
+            let id = discover.id();
+            discover.json(400, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+        }
+        if relents {
+            let discover = world.post().await;
+            let id = discover.id();
+            discover.json(200, json!({ "jsonrpc": "2.0", "id": id, "result": discovered() }));
+            world.up().await;
+            assert_eq!(revision(&world), Revision::V2026_07_28);
+        } else {
+            let reason = world.down().await;
+            assert!(reason.contains("server/discover"), "{reason}");
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        world.finish().await;
+
+        let mut world = World::start(settings(Over::Stdio));
+        let mut peer = world.child().await;
+        for _ in 0..if relents { 1 } else { 2 } {
+            let id = peer.read().await["id"].clone();
+            peer.send(json!({ "jsonrpc": "2.0", "id": id, "error": error })).await;
+        }
+        if relents {
+            let discover = peer.read().await;
+            peer.answer(&discover, discovered()).await;
+            world.up().await;
+            assert_eq!(revision(&world), Revision::V2026_07_28);
+        } else {
+            let reason = world.down().await;
+            assert!(reason.contains("server/discover"), "{reason}");
+            assert_eq!(peer.try_read().await, None);
+            peer.exit("exited with code 0");
+        }
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_whose_supported_versions_have_a_handshake_gets_one() {
     let mut world = World::start(settings(Over::Http));
     let discover = world.post().await;

@@ -333,6 +333,37 @@ async fn one_clients_server_asks_the_newest_call_and_none_that_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn on_the_sessions_own_stream_one_clients_server_asks_the_call_that_is_under_way() {
+    for revision in [LEGACY, MODERN] {
+        let mut world = World::start(alone(Over::Http, &able(revision)));
+        world.open_http(Era::Legacy).await;
+        let get = world.request().await;
+        assert_eq!(get.method, "GET");
+        let own = get.events();
+        world.up().await;
+        let running = Running::start(&world, by(able(revision)));
+        let request = world.post().await;
+        own.send(elicit("q"));
+        let asks = running.asks().await;
+        let key = asks.questions()[0].key.clone();
+        let ended = async {
+            let called = asks.answer(vec![result(&key, r#"{"action":"accept"}"#)], able(revision));
+            payload(called.await.expect("a reply")).await
+        };
+        let served = async {
+            let post = world.post().await;
+            let expected = json!({ "jsonrpc": "2.0", "id": "q", "result": { "action": "accept" } });
+            assert_eq!(post.body, expected, "{revision}");
+            post.status(202);
+            request.answer(json!({ "n": 1 }));
+        };
+        let (payload, ()) = tokio::join!(ended, served);
+        assert_eq!(payload, r#"{"n":1}"#, "{revision}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn f_37b_the_first_of_two_questions_with_one_id_is_asked() {
     for over in WIRES {
         let Cell { mut world, mut server, running } = Cell::open(over, by(able(LEGACY))).await;

@@ -1,5 +1,6 @@
-// The client that the suite judges: Weir with the suite's server as its upstream, and an SDK client of
-// either era that makes it work.
+// The client that the suite judges: `weir stdio` with the suite's server as its upstream, and an SDK client
+// of either era that makes it work. Over stdio, because what a server asks on a stream that belongs to no
+// call can be asked only where there is one client.
 //
 //   WEIR=PROGRAM node through.mjs legacy|modern URL
 //
@@ -7,7 +8,6 @@
 // some scenarios the suite says by a variable which tools to call with what.
 // What fails does not stop the rest: the suite judges by what its server was sent.
 
-import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -22,37 +22,37 @@ const { toolCalls } = JSON.parse(MCP_CONFORMANCE_CONTEXT);
 
 const PATIENCE_MS = 3000;
 
-// Runs Weir in a folder of its own, until `work` with its endpoint is done.
+// Runs Weir for one client, in a folder of its own, until `work` with the client is done. It ends with its
+// stdin, so it does not outlive this program.
 async function withWeir(work) {
     const folder = mkdtempSync(join(tmpdir(), 'weir-judged-'));
-    writeFileSync(join(folder, 'weir.toml'), `
-        server.listen = "127.0.0.1:0"
+    const config = join(folder, 'weir.toml');
+    writeFileSync(config, `
         log.format = "json"
         naming.mode = "none"
         upstreams.suite.url = ${JSON.stringify(UPSTREAM)}
     `);
-    const weir = spawn(WEIR, ['serve', '--config', join(folder, 'weir.toml')], { stdio: ['ignore', 'ignore', 'pipe'] });
-    const ended = new Promise(resolve => weir.on('exit', resolve));
-    // Weir does not outlive this program, nor this program the suite.
-    process.on('exit', () => weir.kill('SIGTERM'));
-    process.on('SIGTERM', () => process.exit(1));
+    const { client, questions, Transport } = makeClient();
+    const heard = new Heard();
+    for (const [nth, question] of questions.entries()) {
+        client.setRequestHandler(question, ({ params }) => answer(heard, QUESTIONS[nth], params));
+    }
+    const weir = new Transport({ command: WEIR, args: ['stdio', '--config', config], stderr: 'pipe' });
+    // Nor this program the suite.
     process.stdin.resume().on('end', () => process.exit(1));
-    const said = {};
     const listed = new Promise(resolve => {
         createInterface({ input: weir.stderr }).on('line', line => {
             console.error(line);
-            const { message, ...rest } = JSON.parse(line);
-            said[message] = rest;
-            if (message === 'listed') resolve();
+            if (JSON.parse(line).message === 'listed') resolve();
         });
     });
     try {
-        // A server that first has to be asked twice comes a moment later, and some is never right.
+        await client.connect(weir);
+        // Some server is never right.
         await Promise.race([listed, pause(PATIENCE_MS)]);
-        await work(said.ready.endpoint);
+        await work(client);
     } finally {
-        weir.kill('SIGTERM');
-        await ended;
+        await client.close();
         rmSync(folder, { recursive: true });
     }
 }
@@ -60,15 +60,16 @@ async function withWeir(work) {
 function makeClient() {
     if (ERA === 'legacy') {
         const { Client } = require('@modelcontextprotocol/sdk/client/index.js');
-        const { StreamableHTTPClientTransport } = require('@modelcontextprotocol/sdk/client/streamableHttp.js');
+        const { StdioClientTransport: Transport } = require('@modelcontextprotocol/sdk/client/stdio.js');
         const types = require('@modelcontextprotocol/sdk/types.js');
         const client = new Client(INFO, { capabilities: CAPABILITIES });
         const schemas = [types.ElicitRequestSchema, types.CreateMessageRequestSchema, types.ListRootsRequestSchema];
-        return { client, questions: schemas, Transport: StreamableHTTPClientTransport };
+        return { client, questions: schemas, Transport };
     }
-    const { Client, StreamableHTTPClientTransport } = require('@modelcontextprotocol/client');
+    const { Client } = require('@modelcontextprotocol/client');
+    const { StdioClientTransport: Transport } = require('@modelcontextprotocol/client/stdio');
     const client = new Client(INFO, { capabilities: CAPABILITIES, versionNegotiation: { mode: { pin: '2026-07-28' } } });
-    return { client, questions: QUESTIONS, Transport: StreamableHTTPClientTransport };
+    return { client, questions: QUESTIONS, Transport };
 }
 
 const invented = ({ type, 'x-mcp-header': header, default: usual }) =>
@@ -84,13 +85,7 @@ function callsFor(tools) {
     });
 }
 
-await withWeir(async endpoint => {
-    const { client, questions, Transport } = makeClient();
-    const heard = new Heard();
-    for (const [nth, question] of questions.entries()) {
-        client.setRequestHandler(question, ({ params }) => answer(heard, QUESTIONS[nth], params));
-    }
-    await client.connect(new Transport(new URL(endpoint)));
+await withWeir(async client => {
     const listed = async (method, kind) => (await client[method]().catch(() => ({})))[kind] ?? [];
     const [tools, prompts, resources] = [
         await listed('listTools', 'tools'), await listed('listPrompts', 'prompts'), await listed('listResources', 'resources'),
@@ -101,6 +96,5 @@ await withWeir(async endpoint => {
         ...resources.map(({ uri }) => client.readResource({ uri })),
     ]);
     for (const { value, reason } of done) console.log(reason?.message ?? JSON.stringify(value));
-    await client.close();
 });
 process.exit(0);
