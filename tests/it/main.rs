@@ -8,6 +8,7 @@ mod cell;
 mod changes;
 mod client;
 mod closing;
+mod crowd;
 mod definitions;
 mod forwarding;
 mod garbage;

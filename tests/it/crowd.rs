@@ -1,0 +1,252 @@
+//! A crowd: 200 clients that all use the same ids and tokens, against one shared upstream that answers in
+//! random order.
+//!
+//! In real time, on threads, and with nobody between house and test but two bare partners, so that a
+//! million calls are affordable: what is checked here is whose a message is, not whether it is well
+//! formed. Each call has a number of its own, which all that belongs to it carries.
+
+mod cancels;
+mod server;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hyper::Uri;
+use tokio_util::task::TaskTracker;
+use weir::app::App;
+use weir::config::{Config, Options};
+use weir::json::Object;
+use weir::rpc::Id;
+use weir::upstream::dial::{Child, Command, Dial, Stream};
+
+use crate::cell::{Cell, LEGACY_HTTP, MODERN_HTTP, Side};
+use crate::client::{Client, Open, object};
+use crate::world::{key_of, sha256};
+use server::{Server, asks};
+
+const CLIENTS: u64 = 200;
+/// Calls in each cell: by day and by night.
+const CALLS: u64 = 2_000;
+const NIGHTLY_CALLS: u64 = 1_000_000;
+
+/// How much either side may write ahead of the other's reading.
+const PIPE: usize = 64 * 1024;
+
+/// What has reached a client.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Tally {
+    calls: u64,
+    progress: u64,
+    logged: u64,
+    questions: u64,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_reaches_the_wrong_one_of_many_clients() {
+    for client in [LEGACY_HTTP, MODERN_HTTP] {
+        for upstream in [LEGACY_HTTP, MODERN_HTTP] {
+            visit(Cell { client, upstream }).await;
+        }
+    }
+}
+
+/// How many calls each client makes.
+fn calls_each() -> u64 {
+    // So many in all, for a run between day and night.
+    let wanted = std::env::var("WEIR_CROWD").ok().map(|calls| calls.parse().expect("a number"));
+    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
+    wanted.unwrap_or(if is_night { NIGHTLY_CALLS } else { CALLS }).div_ceil(CLIENTS)
+}
+
+async fn visit(cell: Cell) {
+    let tasks = TaskTracker::new();
+    let server = Server::start(cell.upstream.is_modern(), &tasks);
+    let keys = (0..CLIENTS).map(|who| {
+        let key = sha256(&key_of(&who.to_string()));
+        format!("[clients.c{who}]\nrole = \"all\"\nkey_sha256 = [\"{key}\"]\n")
+    });
+    let config =
+        "[upstreams.hub]\nurl = \"http://hub.test/mcp\"\n[roles.all]\ntools.allow = [\"*\"]\n";
+    let config = config.to_owned() + &keys.collect::<String>();
+    let config = Config::parse(&config, Path::new("weir.toml"), &Options::default());
+    let config = config.unwrap_or_else(|report| panic!("{report}"));
+    let app = App::open(&config, Arc::new(Only(Arc::clone(&server))));
+    app.gateway().listed().await;
+
+    let begin = Instant::now();
+    let each = calls_each();
+    let mut crowd = Vec::new();
+    for who in 0..CLIENTS {
+        let client = enter(&app, cell.client, &key_of(&who.to_string()), &tasks);
+        crowd.push(tasks.spawn(async move { call_again_and_again(client, who, each).await }));
+    }
+    let mut sum = Tally::default();
+    for client in crowd {
+        let tally = client.await.unwrap_or_else(|panic| panic!("with {cell}: {panic}"));
+        sum.calls += tally.calls;
+        sum.progress += tally.progress;
+        sum.logged += tally.logged;
+        sum.questions += tally.questions;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let rate = sum.calls as f64 / seconds;
+    eprintln!("{cell}: {sum:?} in {seconds:.1} s, {rate:.0}/s, {:.3} out of order", server.mixed());
+
+    let calls = each * CLIENTS;
+    let numbers = (0..CLIENTS).flat_map(|who| (0..each).map(move |turn| number(who, turn)));
+    let questions = numbers.filter(|nonce| asks(*nonce)).count() as u64;
+    assert_eq!(sum, Tally { calls, progress: calls, logged: calls, questions }, "{cell}");
+    assert_eq!(server.wrong(), Vec::<String>::new(), "{cell}");
+    assert_eq!(server.executed(), calls as usize, "{cell}");
+    assert!(server.mixed() > 0.5, "the answers came in the order of the calls");
+    close(app, tasks, server).await;
+}
+
+async fn close(app: App, tasks: TaskTracker, server: Arc<Server>) {
+    let in_time = Duration::from_secs(30);
+    app.stop_doors();
+    let drained = tokio::time::timeout(in_time, app.drained()).await;
+    assert!(drained.is_ok(), "a request has not ended");
+    app.close().await;
+    drop(server);
+    tasks.close();
+    assert!(tokio::time::timeout(in_time, tasks.wait()).await.is_ok(), "a task is left");
+}
+
+/// A client that has said nothing, with a key of its own.
+fn enter(app: &App, side: Side, key: &str, tasks: &TaskTracker) -> Client {
+    let (door, serving) = (Arc::clone(app.door()), tasks.clone());
+    let connect = move || {
+        let (ours, theirs) = tokio::io::duplex(PIPE);
+        let peer = SocketAddr::from(([127, 0, 0, 1], 50_000));
+        let door = Arc::clone(&door);
+        serving.spawn(weir::downstream::http::serve_connection(door, theirs, Some(peer)));
+        ours
+    };
+    let client = Client::silent(side, Open::new(connect, None), Some(key), tasks);
+    client.declaring(r#"{"elicitation":{"form":{}}}"#)
+}
+
+/// The number of a client's call.
+fn number(who: u64, turn: u64) -> u64 {
+    (who << 32) | turn
+}
+
+async fn call_again_and_again(client: Client, who: u64, each: u64) -> Tally {
+    if !client.side.is_modern() {
+        client.initialize().await;
+        client.request("logging/setLevel", r#"{"level":"debug"}"#).await;
+    }
+    let (mut tally, mut id) = (Tally::default(), 0);
+    for turn in 0..each {
+        let mut talk = Talk { client: &client, nonce: number(who, turn), tally: &mut tally };
+        let mut more = Some(String::new());
+        // A modern client answers with a request of its own, under the next id.
+        while let Some(members) = more {
+            more = talk.round(id, &members).await;
+            id += 1;
+        }
+        tally.calls += 1;
+    }
+    tally
+}
+
+/// One call.
+struct Talk<'a> {
+    client: &'a Client,
+    nonce: u64,
+    tally: &'a mut Tally,
+}
+
+impl Talk<'_> {
+    /// Sends one request and reads all that comes; what the next one has to say, if there has to be one.
+    async fn round(&mut self, id: u64, members: &str) -> Option<String> {
+        let nonce = self.nonce;
+        let level = match self.client.side.is_modern() {
+            true => r#","io.modelcontextprotocol/logLevel":"debug""#,
+            false => "",
+        };
+        let params = format!(
+            r#"{{"name":"hub__a","arguments":{{"nonce":{nonce}}},"_meta":{{"progressToken":{id}{level}}}{members}}}"#
+        );
+        let mut exchange = self.client.start_as(Id::from(id), "tools/call", &params);
+        let (mut answer, mut more) = (None, None);
+        while let Some(text) = exchange.next().await {
+            assert!(answer.is_none(), "{text} comes behind an answer");
+            let message = object(&text);
+            if let Some(method) = message.get_string("method") {
+                let params = message.get_object("params").expect("params");
+                self.hear(&method, &params, id, &text);
+                if let Some(question) = message.get("id") {
+                    let reply = accept(nonce);
+                    let reply = format!(r#"{{"jsonrpc":"2.0","id":{question},"result":{reply}}}"#);
+                    self.client.send(&reply).await;
+                }
+                continue;
+            }
+            assert_eq!(message.get("id"), Some(&*id.to_string()), "{nonce} hears {text}");
+            let result = message.get_object("result");
+            let result = result.unwrap_or_else(|| panic!("{nonce} hears {text}"));
+            match result.get_object("inputRequests") {
+                Some(requests) => more = Some(self.answer(&requests, &result)),
+                None => {
+                    let own = format!(r#"[{{"type":"text","text":"{nonce}"}}]"#);
+                    assert_eq!(result.get("content"), Some(&*own), "{nonce} hears {text}");
+                }
+            }
+            answer = Some(text);
+        }
+        assert!(answer.is_some(), "{nonce} has no answer");
+        more
+    }
+
+    /// Checks that a message is this call's.
+    fn hear(&mut self, method: &str, params: &Object, id: u64, text: &str) {
+        let (count, member) = match method {
+            "notifications/progress" => (&mut self.tally.progress, "message"),
+            "notifications/message" => (&mut self.tally.logged, "data"),
+            "elicitation/create" => (&mut self.tally.questions, "message"),
+            _ => panic!("{} hears {text}", self.nonce),
+        };
+        *count += 1;
+        let own = format!("\"{}\"", self.nonce);
+        assert_eq!(params.get(member), Some(&*own), "{text}");
+        if method == "notifications/progress" {
+            assert_eq!(params.get("progressToken"), Some(&*id.to_string()), "{text}");
+        }
+    }
+
+    /// What a modern client adds to its call when it comes again.
+    fn answer(&mut self, requests: &Object, result: &Object) -> String {
+        let keys: Vec<_> = requests.keys().collect();
+        let [key] = keys[..] else { panic!("{} is asked {keys:?}", self.nonce) };
+        let request = requests.get_object(key).expect("a request");
+        let params = request.get_object("params").expect("params");
+        self.hear(&request.get_string("method").expect("a method"), &params, 0, key);
+        let state = result.get("requestState").expect("a state");
+        let accept = accept(self.nonce);
+        format!(r#","inputResponses":{{"{key}":{accept}}},"requestState":{state}"#)
+    }
+}
+
+fn accept(nonce: u64) -> String {
+    format!(r#"{{"action":"accept","content":{{"nonce":"{nonce}"}}}}"#)
+}
+
+/// Leads to this server.
+struct Only(Arc<Server>);
+
+impl Dial for Only {
+    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, std::io::Result<Box<dyn Stream>>> {
+        let stream: Box<dyn Stream> = Box::new(self.0.connect());
+        std::future::ready(Ok(stream)).boxed()
+    }
+
+    fn spawn(&self, _: &Command) -> std::io::Result<Child> {
+        Err(std::io::ErrorKind::NotFound.into())
+    }
+}

@@ -1,0 +1,143 @@
+//! How soon a cancel is upstream, in real time, while 200 calls are under way.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+
+use crate::cell::{Cell, SIDES};
+use crate::client::{Client, Exchange};
+use crate::upstream::{Held, Script};
+use crate::world::World;
+
+/// Clients, and the calls that each has under way.
+const CLIENTS: u64 = 10;
+const UNDER_WAY: u64 = 20;
+/// Clients that cancel at the same time.
+const AT_ONCE: usize = 2;
+/// Calls that are cancelled in each cell, by day and by night.
+const CANCELS: u64 = 200;
+const NIGHTLY_CANCELS: u64 = 1_000;
+
+/// The longest time at the 99th percentile.
+const SOON: Duration = Duration::from_millis(100);
+
+const CONFIG: &str = "[defaults]\nlimits.concurrency = 256\n";
+
+/// Who waits for what, by a call's number: that it has come, and that it is cancelled.
+type Waiting = Arc<Mutex<HashMap<u64, (oneshot::Sender<()>, oneshot::Sender<Instant>)>>>;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancel_is_soon_upstream_under_load() {
+    for client in SIDES {
+        for upstream in SIDES {
+            let cell = Cell { client, upstream };
+            let mut times = cancel_many(cell).await;
+            times.sort();
+            let at = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)];
+            let (half, most, all) = (at(50), at(99), at(100));
+            eprintln!("{cell}: {} cancels, p50 {half:?}, p99 {most:?}, max {all:?}", times.len());
+            assert!(most < SOON, "{cell}: {most:?}");
+        }
+    }
+}
+
+async fn cancel_many(cell: Cell) -> Vec<Duration> {
+    let world = World::start(vec![("hub", Script::full(cell.upstream))], CONFIG).await;
+    let (waiting, tasks) = (Waiting::default(), TaskTracker::new());
+    let routing = route(world.upstream("hub").hold("tools/call"), waiting.clone(), tasks.clone());
+    let routing = tokio_util::task::AbortOnDropHandle::new(tasks.spawn(routing));
+    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
+    let each = if is_night { NIGHTLY_CANCELS } else { CANCELS } / CLIENTS;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(world.client(cell.client).await);
+    }
+    let fill = clients.iter().zip(0..).map(|(client, who)| fill(client, who, &waiting));
+    let visits = futures::future::join_all(fill).await.into_iter();
+    let visits = futures::stream::iter(visits.map(|filled| visit(filled, each, &waiting)));
+    let all: Vec<_> = visits.buffer_unordered(AT_ONCE).collect().await;
+    // Only now, so that all the others were under way as long.
+    let (times, left): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+    for (exchange, cancelled) in left.into_iter().flatten() {
+        exchange.cancel().await;
+        cancelled.await.expect("a call");
+    }
+    let times = times.concat();
+    drop((clients, routing));
+    tasks.close();
+    tasks.wait().await;
+    world.close().await;
+    times
+}
+
+/// Tells when the upstream has a call, and when it knows that it is cancelled.
+async fn route(mut held: Held, waiting: Waiting, tasks: TaskTracker) {
+    loop {
+        let call = held.next().await;
+        let arguments = call.params.get_object("arguments").expect("arguments");
+        let number: u64 = arguments.get("number").expect("a number").parse().expect("a number");
+        let found = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        let (came, cancelled) = found.expect("each call comes once");
+        tasks.spawn(async move {
+            // At the end nobody waits for either.
+            let _ = came.send(());
+            call.cancelled().await;
+            let _ = cancelled.send(Instant::now());
+        });
+    }
+}
+
+/// A client's calls that are under way.
+struct Filled<'a> {
+    client: &'a Client,
+    /// The number of the latest.
+    number: u64,
+    under_way: Vec<UnderWay<'a>>,
+}
+
+/// A call, and when the upstream knows that it is cancelled.
+type UnderWay<'a> = (Exchange<'a>, oneshot::Receiver<Instant>);
+
+async fn fill<'a>(client: &'a Client, who: u64, waiting: &Waiting) -> Filled<'a> {
+    let mut number = who << 32;
+    let mut under_way = Vec::new();
+    for _ in 0..UNDER_WAY {
+        under_way.push(start(client, &mut number, waiting).await);
+    }
+    Filled { client, number, under_way }
+}
+
+/// Cancels one call after the other, in changing order, and replaces each, so that as many are under way.
+async fn visit<'a>(
+    mut filled: Filled<'a>,
+    each: u64,
+    waiting: &Waiting,
+) -> (Vec<Duration>, Vec<UnderWay<'a>>) {
+    let mut times = Vec::new();
+    for turn in 0..each {
+        let place = (turn * 7 % UNDER_WAY) as usize;
+        let (exchange, cancelled) = filled.under_way.swap_remove(place);
+        let begin = Instant::now();
+        exchange.cancel().await;
+        let end = tokio::time::timeout(Duration::from_secs(30), cancelled).await;
+        times.push(end.expect("a cancel in time").expect("a call").duration_since(begin));
+        filled.under_way.push(start(filled.client, &mut filled.number, waiting).await);
+    }
+    (times, filled.under_way)
+}
+
+/// Starts a call and waits until the upstream has it.
+async fn start<'a>(client: &'a Client, number: &mut u64, waiting: &Waiting) -> UnderWay<'a> {
+    *number += 1;
+    let ((came, coming), (cancelled, cancelling)) = (oneshot::channel(), oneshot::channel());
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(*number, (came, cancelled));
+    let params = format!(r#"{{"name":"hub__a","arguments":{{"number":{number}}}}}"#);
+    let exchange = client.start("tools/call", &params);
+    let came = tokio::time::timeout(Duration::from_secs(30), coming).await;
+    came.expect("a call in time").expect("a route");
+    (exchange, cancelling)
+}
