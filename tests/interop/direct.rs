@@ -195,9 +195,6 @@ async fn said_directly(server: &Server, era: Era) -> (Vec<Vec<Value>>, Vec<Value
     let mut lists = Vec::new();
     for (method, member) in LISTS {
         let mut items = pipe.list(era, method, member).await;
-        // As long as tasks are not carried, what runs as one only is hidden.
-        let needs_task = |item: &Value| item["execution"]["taskSupport"] == "required";
-        items.retain(|item| !needs_task(item));
         for item in items.iter_mut().filter(|_| matches!(member, "prompts" | "tools")) {
             item["name"] = server.public(&item["name"]);
         }
@@ -251,7 +248,8 @@ async fn compare_all(servers: &[Server], rest: &str) {
     command.stderr(Stdio::piped());
     let mut weir = Pipe::open(command, Modern).await;
     let mut log = weir.log();
-    // Meanwhile Weir starts its own.
+    // Weir starts its own once its client has said what it declares.
+    weir.ask(Modern, "server/discover", json!({})).await;
     let said = join_all(servers.iter().map(|server| said_directly(server, server.era)));
     let said = said.await;
     for server in servers {
