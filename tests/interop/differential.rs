@@ -32,7 +32,6 @@ const OWNED: &[Row] = &[
     row(Always, "answer initialize", "result/instructions", Anything, INSTRUCTIONS),
     row(Always, "answer initialize", "result/serverInfo", Is(&[WEIR]), SERVER_INFO),
     row(Always, "answer server/discover", "result/capabilities", Anything, CAPABILITIES),
-    row(Always, "answer server/discover", "result/instructions", Anything, INSTRUCTIONS),
     row(Always, "answer server/discover", IN_META, Is(&[WEIR]), SERVER_INFO),
     row(Always, "answer server/discover", "result/supportedVersions", Is(&[VERSIONS]), VERSION),
     row(Always, "answer server/discover", "result/resultType", Place, RESULT_TYPE),
@@ -45,7 +44,7 @@ const OWNED: &[Row] = &[
     row(Same, "answer *list", IN_META, Is(&[WEIR]), SERVER_INFO),
     row(Same, "answer *list", "result/resultType", Place, RESULT_TYPE),
     row(Same, "answer *list", "result/ttlMs", Place, CACHING),
-    row(Same, "answer *list", "result/cacheScope", Is(&["\"public\""]), CACHING),
+    row(Same, "answer *list", "result/cacheScope", Place, CACHING),
     row(Up, "answer *list", "result/ttlMs", Is(&["60000"]), CACHING),
     row(Up, "answer *list", "result/cacheScope", Is(&["\"public\""]), CACHING),
     // Another era than the client's.
@@ -105,7 +104,8 @@ const SESSIONS: &str = "legacy sessions";
 
 const IN_META: &str = "result/_meta/io.modelcontextprotocol/serverInfo";
 const NOBODY_WAITS: &str = r#""nobody waits for the answer any more""#;
-const WEIR: &str = concat!(r#"{"name":"weir","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+const WEIR: &str =
+    concat!(r#"{"name":"weir","title":"Weir","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 const VERSIONS: &str = r#"["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]"#;
 const PYTHON_LEGACY: &str = r#"{"code":0,"message":"Missing required arguments: {'name'}"}"#;
 const PYTHON_MODERN: &str = r#"{"code":-32603,"message":"Internal server error"}"#;

@@ -14,4 +14,5 @@ mod numbers;
 mod parts;
 mod pipe;
 mod programs;
+mod questions;
 mod servers;

@@ -1,5 +1,8 @@
 // A client of the TypeScript SDK v2: the legacy era over every wire, the modern one over HTTP and
 // stdio. In the modern era it is as its users have it: it asks which era there is (`auto`).
+//
+// Over stdio it asks that of a process that it throws away; the one that it keeps hears nothing until the
+// first request. A server that waits for a word before it starts its own would be waited for in vain.
 
 import { Changes, Progress, countSent, go, report, requireFrom, told, walk } from './contract.mjs';
 import { ANSWERS, script, take } from './steps.mjs';
@@ -17,6 +20,12 @@ const transport = {
     stdio: () => new StdioClientTransport({ command: first, args }),
 }[wire]();
 
+async function connect() {
+    await client.connect(transport);
+    if (wire !== 'stdio' || client.getProtocolEra() !== 'modern') return;
+    await client.request({ method: 'server/discover', params: {} }, z.looseObject({}));
+}
+
 const mode = era === 'modern' ? 'auto' : 'legacy';
 const client = new Client(
     { name: 'sdk2', version: '0' },
@@ -30,7 +39,7 @@ if (script !== undefined) {
     const heard = new Changes();
     client.setNotificationHandler('notifications/resources/updated', () => heard.tell());
     client.setNotificationHandler('notifications/message', () => {});
-    await client.connect(transport);
+    await connect();
     await go();
     await take(client, {
         page: (method, params) => client[method](params),
@@ -51,7 +60,7 @@ const progress = new Progress();
 client.setNotificationHandler('notifications/prompts/list_changed', () => changes.tell());
 client.setNotificationHandler('notifications/progress', progress.take);
 const pages = countSent(transport, 'prompts/list');
-await client.connect(transport);
+await connect();
 await go();
 
 const seen = await walk(client, {

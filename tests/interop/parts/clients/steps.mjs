@@ -3,7 +3,8 @@
 //
 // Knows nothing of: the servers, what is right.
 
-// `{ capabilities, steps }`; without it the program does its task.
+// `{ capabilities, steps }`; without it the program does its task. With `shows` it tells what each step
+// gave instead of that it was done.
 export const script = process.env.SCRIPT && JSON.parse(process.env.SCRIPT);
 
 // What a client with that capability answers.
@@ -54,7 +55,8 @@ export async function take(client, { page, call, request, subscribe, heard }) {
         unsubscribe: () => unsubscribe(),
     };
     for (const step of script.steps) {
-        endings.push(await kinds[step.do](step).then(() => 'done', ({ code }) => `refused: ${code}`));
+        const taken = kinds[step.do](step);
+        endings.push(await taken.then(given => (script.shows ? given : 'done'), ({ code }) => `refused: ${code}`));
     }
     console.log(JSON.stringify(endings));
 }

@@ -1,0 +1,86 @@
+//! Servers that ask their clients in mid-call, behind Weir: a real client is asked, and what it answers
+//! comes back.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::fleet::{Fleet, soon};
+use crate::parts::{everything, part, script};
+
+/// The server over stdio, with these further keys.
+fn fleet(keys: &str) -> Fleet {
+    let (node, server) = (part("bin/node"), everything());
+    Fleet::plain(&format!(
+        "[naming]\nmode = \"none\"\n[upstreams.real]\ncommand = {node:?}\nargs = [{server:?}, \"stdio\"]\n{keys}\n"
+    ))
+}
+
+/// What the tools that ask say to a client of the TypeScript SDK v1 that can answer.
+async fn answers(target: &[&str]) -> Vec<Value> {
+    let call = |name: &str, arguments: Value| json!({ "do": "call", "params": { "name": name, "arguments": arguments } });
+    let steps = json!({
+        "shows": true,
+        "capabilities": { "elicitation": { "form": {} }, "sampling": {}, "roots": {} },
+        "steps": [
+            call("trigger-elicitation-request", json!({})),
+            call("trigger-sampling-request", json!({ "prompt": "What is a weir?" })),
+            call("get-roots-list", json!({})),
+        ],
+    });
+    let mut command = Command::new(part("bin/node"));
+    command.arg(script("clients/sdk1.mjs")).args(["--era", "legacy", "--wire"]).args(target);
+    command.env("SCRIPT", steps.to_string()).kill_on_drop(true);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"go\n").await.unwrap();
+    let output = soon(child.wait_with_output()).await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Whether the client's own answers stand in what the tools said.
+fn judge(answers: &[Value]) {
+    let [elicited, sampled, roots] = answers else { panic!("{answers:?}") };
+    let text =
+        |answer: &Value, at: &str| answer.pointer(at).and_then(Value::as_str).map(str::to_owned);
+    let inputs = text(elicited, "/content/1/text");
+    assert_eq!(inputs.as_deref(), Some("User inputs:\n- Name: Ada"), "{elicited}");
+    let sampled = text(sampled, "/content/0/text").unwrap_or_else(|| panic!("{sampled}"));
+    let (said, result) = sampled.split_once('\n').unwrap();
+    assert_eq!(said, "LLM sampling result: ");
+    let content = json!({ "type": "text", "text": "It holds water back." });
+    let expected = json!({ "role": "assistant", "model": "none", "content": content });
+    assert_eq!(serde_json::from_str::<Value>(result).unwrap(), expected);
+    let listed = text(roots, "/content/0/text").unwrap_or_else(|| panic!("{roots}"));
+    let expected = "Current MCP Roots (1 total):\n\n1. weir\n   URI: file:///weir\n";
+    assert!(listed.starts_with(expected), "{listed}");
+}
+
+#[tokio::test]
+async fn a_server_over_stdio_asks_the_one_client_of_weir_stdio() {
+    let fleet = fleet("");
+    let config = fleet.folder().join("weir.toml");
+    let weir = env!("CARGO_BIN_EXE_weir");
+    judge(&answers(&["stdio", weir, "stdio", "--config", config.to_str().unwrap()]).await);
+}
+
+#[tokio::test]
+async fn a_server_over_stdio_asks_a_client_that_has_its_own_process() {
+    let fleet = fleet("sharing = \"client\"");
+    let mut weir = fleet.serve().await;
+    weir.logged("listed", "real").await;
+    judge(&answers(&["http", &weir.endpoint]).await);
+    assert!(weir.stop().await);
+}
+
+#[tokio::test]
+async fn a_server_whose_process_is_shared_is_refused_what_it_asks() {
+    let fleet = fleet("");
+    let mut weir = fleet.serve().await;
+    weir.logged("listed", "real").await;
+    // It is told of no client that could be asked, and has no such tools then.
+    assert_eq!(answers(&["http", &weir.endpoint]).await, ["refused: -32602"; 3]);
+    assert!(weir.stop().await);
+}
