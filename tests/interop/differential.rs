@@ -12,7 +12,7 @@ use tokio::task::LocalSet;
 use crate::fleet::Fleet;
 use crate::pipe::Era::{self, Legacy, Modern};
 use cells::{Client, Server, Target};
-use compare::How::{self, Anything, Gone, Is, Order, Place};
+use compare::How::{self, Anything, Gone, Is, More, Order, Place};
 use compare::When::{self, Always, Down, Same, Up};
 use compare::{Judge, Row};
 use recording::Recording;
@@ -40,6 +40,7 @@ const OWNED: &[Row] = &[
     // Lists.
     row(Always, "answer prompts/list", "result/prompts", Order, MERGED),
     row(Always, "answer tools/list", "result/tools", Order, MERGED),
+    row(Same, "answer tools/list", "result/tools", More, EVERYTHING_DECLARED),
     row(Always, "answer resources/templates/list", "result/resourceTemplates", Order, MERGED),
     row(Same, "answer *list", IN_META, Is(&[WEIR]), SERVER_INFO),
     row(Same, "answer *list", "result/resultType", Place, RESULT_TYPE),
@@ -84,6 +85,7 @@ const fn row(when: When, of: &'static str, at: &'static str, how: How, since: &'
     Row { when, of, at, how, since }
 }
 
+const EVERYTHING_DECLARED: &str = "Weir lists over a session that declares all that it can bridge: some servers choose their tools by that";
 const CAPABILITIES: &str = "capabilities: the union of what the visible upstreams have";
 const INSTRUCTIONS: &str = "instructions: those of the visible upstreams under a heading each";
 const SERVER_INFO: &str =

@@ -35,11 +35,13 @@ pub(crate) enum When {
 }
 
 /// In which way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     Anything,
     /// The same elements in another order.
     Order,
+    /// The same elements in any order, and others among them.
+    More,
     /// The same, elsewhere among the members.
     Place,
     /// Through Weir it is one of these.
@@ -268,7 +270,7 @@ impl Trial<'_> {
                 How::Place => false,
                 How::Gone => through.is_none(),
                 How::Is(values) => through.is_some_and(|value| values.contains(&value)),
-                How::Order => {
+                How::Order | How::More => {
                     let sorted = |text: Option<&str>| {
                         let elements = elements(text?)?.into_iter();
                         let mut elements: Vec<_> =
@@ -276,7 +278,12 @@ impl Trial<'_> {
                         elements.sort();
                         Some(elements)
                     };
-                    sorted(direct).is_some() && sorted(direct) == sorted(through)
+                    match (sorted(direct), sorted(through)) {
+                        (Some(direct), Some(through)) if row.how == How::More => {
+                            direct.iter().all(|one| through.contains(one))
+                        }
+                        (direct, through) => direct.is_some() && direct == through,
+                    }
                 }
             });
         found.is_some_and(|(row, _)| {

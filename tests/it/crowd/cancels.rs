@@ -32,6 +32,7 @@ type Waiting = Arc<Mutex<HashMap<u64, (oneshot::Sender<()>, oneshot::Sender<Inst
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancel_is_soon_upstream_under_load() {
+    let _turn = super::ONE_AT_A_TIME.lock().await;
     for client in SIDES {
         for upstream in SIDES {
             let cell = Cell { client, upstream };
