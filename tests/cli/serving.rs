@@ -143,6 +143,9 @@ fn a_signal_while_it_ends_kills_a_child_that_will_not() {
     ));
     let mut weir = stdio(folder.path());
     let mut log = BufReader::new(weir.stderr.take().expect("piped"));
+    // Upstreams are started once the client has spoken.
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    writeln!(weir.stdin.as_mut().expect("a pipe"), "{ping}").expect("written");
     let begun = line_with(&mut log, "begun ");
     let child = begun.split("begun ").nth(1).expect("a number");
     let child: String = child.chars().take_while(char::is_ascii_digit).collect();
