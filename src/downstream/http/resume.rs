@@ -112,7 +112,7 @@ pub(super) fn get(
         // is there, with all its other calls.
         None => body::refusal(
             StatusCode::BAD_REQUEST,
-            "no stream of this session can be taken up behind this Last-Event-ID; what it brought is lost",
+            "no stream can be taken up behind this Last-Event-ID; what it brought is lost",
         ),
     }
 }

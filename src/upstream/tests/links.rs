@@ -76,7 +76,7 @@ async fn opens(world: &mut World, session: &str) -> Value {
     declared
 }
 
-/// The next call, which comes in this session.
+/// The next call, which must come under this `Mcp-Session-Id`.
 async fn called(world: &mut World, session: &str) -> Exchange {
     let request = world.post().await;
     assert_eq!(request.body["method"], "tools/call", "{}", request.body);
@@ -88,7 +88,7 @@ async fn answered(world: &mut World, session: &str) {
     called(world, session).await.answer(json!({ "in": session }));
 }
 
-/// That the next request ends this session.
+/// That the next request is a DELETE of this `Mcp-Session-Id`.
 async fn ends(world: &mut World, session: &str) {
     let request = world.post().await;
     assert_eq!(request.method, hyper::Method::DELETE);

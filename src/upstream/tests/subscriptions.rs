@@ -231,7 +231,7 @@ async fn nobody_waits_for_a_server_that_is_down() {
     world.finish().await;
 }
 
-/// A legacy server over HTTP that has opened with this session, and its stream.
+/// A legacy server over HTTP that has opened under this `Mcp-Session-Id`, and its stream.
 async fn legacy_http(world: &mut World, session: &str) -> Events {
     let (mut stream, mut is_open) = (None, false);
     while stream.is_none() || !is_open {
