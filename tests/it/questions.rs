@@ -127,9 +127,23 @@ impl<'a> Talk<'a> {
         }
     }
 
+    /// Lets the upstream answer the call, and the client have the answer.
+    async fn end(self, call: Call, upstream: &Upstream) {
+        call.result(done(upstream));
+        check_done(&self.reply().await);
+    }
+
     async fn reply(self) -> Reply {
         self.exchange.reply().await
     }
+}
+
+/// A house before one upstream, a client of it that can be asked everything, and the upstream's calls, held.
+async fn held_call(upstream: Side, config: &str, side: Side) -> (World, Client, Held) {
+    let world = World::start(hub(upstream), config).await;
+    let client = world.client_declaring(side, ALL).await;
+    let held = world.upstream("hub").hold(CALL.0);
+    (world, client, held)
 }
 
 /// The questions of a reply, and its state as it came.
@@ -253,8 +267,7 @@ async fn each_question_is_answered(world: &World, cell: Cell) {
             let (call, answers) = hear(upstream, &mut held, call, &["a-question"], before).await;
             assert_eq!(answers, [question.answer]);
             before += 1;
-            call.result(done(upstream));
-            check_done(&talk.reply().await);
+            talk.end(call, upstream).await;
         }
     }
 }
@@ -297,8 +310,7 @@ async fn two_questions_at_once_and_two_rounds_are_answered() {
         talk.answer(&[(&questions[0].key, SAMPLING.answer)]).await;
         let (call, answers) = hear(upstream, &mut held, call, &["q3"], 2).await;
         assert_eq!(answers, [SAMPLING.answer]);
-        call.result(done(upstream));
-        check_done(&talk.reply().await);
+        talk.end(call, upstream).await;
     })
     .await;
 }
@@ -362,8 +374,7 @@ async fn a_shared_stream_cannot_say_for_whom_it_asks() {
             let call = put(upstream, held.next().await, &[("q1", question)]).expect("a legacy one");
             let heard = upstream.answers_heard(at + 1).await;
             assert!(heard[at].contains("-32601"), "{heard:?}");
-            call.result(done(upstream));
-            check_done(&talk.reply().await);
+            talk.end(call, upstream).await;
         }
     })
     .await;
@@ -392,13 +403,11 @@ async fn the_answers_of_one_client_never_reach_anothers_call() {
         bobs.answer(&[(&bobs_questions[0].key, r#"{"action":"decline"}"#)]).await;
         let (call, answers) = hear(upstream, &mut held, for_bob, &["of-bob"], 0).await;
         assert_eq!(answers, [r#"{"action":"decline"}"#]);
-        call.result(done(upstream));
-        check_done(&bobs.reply().await);
+        bobs.end(call, upstream).await;
         anns.answer(&[(&anns_questions[0].key, FORM.answer)]).await;
         let (call, answers) = hear(upstream, &mut held, for_ann, &["of-ann"], 1).await;
         assert_eq!(answers, [FORM.answer]);
-        call.result(done(upstream));
-        check_done(&anns.reply().await);
+        anns.end(call, upstream).await;
     })
     .await;
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use weir::mcp::revision::Revision;
 
 use super::{
-    ALL, CALL, FORM, QUESTIONS, ROOTS, SAMPLING, Talk, VISIT, check_done, done, hear, put,
+    ALL, CALL, FORM, QUESTIONS, ROOTS, SAMPLING, Talk, VISIT, check_done, done, hear, held_call,
+    put,
 };
 use crate::cell::{LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, Side, Wire};
 use crate::client::object;
@@ -80,8 +81,7 @@ async fn only_the_first_answer_to_a_question_counts() {
         talk.answer(&[(&key, FORM.answer), (&key, r#"{"action":"decline"}"#)]).await;
         let (call, answers) = hear(upstream, &mut held, call, &["q"], 0).await;
         assert_eq!(answers, [FORM.answer]);
-        call.result(done(upstream));
-        check_done(&talk.reply().await);
+        talk.end(call, upstream).await;
         client.send(&format!(r#"{{"jsonrpc":"2.0","id":{key},"result":{{}}}}"#)).await;
         assert!(client.get_prompt("hub__a").await.outcome.is_ok());
         assert!(upstream.answers_heard(0).await.len() <= 1);
@@ -109,8 +109,7 @@ async fn an_answer_that_is_an_error_reaches_the_upstream_as_its_era_has_it() {
             let (call, answers) = hear(upstream, &mut held, call, &["q"], before).await;
             let expected = if upstream_side.is_modern() { r#"{"action":"cancel"}"# } else { error };
             assert_eq!(answers, [expected]);
-            call.result(done(upstream));
-            check_done(&talk.reply().await);
+            talk.end(call, upstream).await;
         }
     })
     .await;
@@ -118,18 +117,15 @@ async fn an_answer_that_is_an_error_reaches_the_upstream_as_its_era_has_it() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_no_object_is_an_error_to_the_upstream() {
-    let world = World::start(hub(LEGACY_HTTP), "").await;
-    let client = world.client_declaring(LEGACY_HTTP, ALL).await;
+    let (world, client, mut held) = held_call(LEGACY_HTTP, "", LEGACY_HTTP).await;
     let upstream = world.upstream("hub");
-    let mut held = upstream.hold(CALL.0);
     let mut talk = Talk::start(&client, CALL);
     let call = put(upstream, held.next().await, &[("q", FORM)]);
     let key = talk.asked(1).await.remove(0).key;
     talk.answer(&[(&key, "7")]).await;
     let (call, answers) = hear(upstream, &mut held, call, &["q"], 0).await;
     assert_eq!(object(&answers[0]).get("code"), Some("-32603"), "{answers:?}");
-    call.result(done(upstream));
-    check_done(&talk.reply().await);
+    talk.end(call, upstream).await;
     drop(client);
     world.close().await;
 }
@@ -137,10 +133,8 @@ async fn an_answer_that_is_no_object_is_an_error_to_the_upstream() {
 #[tokio::test(start_paused = true)]
 async fn an_upstream_that_does_not_wait_takes_its_question_back() {
     for side in LEGACY {
-        let world = World::start(hub(LEGACY_HTTP), &with_pair("")).await;
-        let client = world.client_declaring(side, ALL).await;
+        let (world, client, mut held) = held_call(LEGACY_HTTP, &with_pair(""), side).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
         let mut talk = Talk::start(&client, CALL);
         let call = put(upstream, held.next().await, &[("q", FORM)]).expect("a legacy one");
         let key = talk.asked(1).await.remove(0).key;
@@ -183,10 +177,8 @@ async fn a_client_that_never_answers_does_not_hold_a_call_for_ever() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_stream_detaches_a_call_that_asks() {
     for upstream_side in ASKING {
-        let world = World::start(hub(upstream_side), "").await;
-        let client = world.client_declaring(LEGACY_HTTP, ALL).await;
+        let (world, client, mut held) = held_call(upstream_side, "", LEGACY_HTTP).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
         let mut talk = Talk::start(&client, CALL);
         let call = put(upstream, held.next().await, &[("q1", FORM)]);
         let key = talk.asked(1).await.remove(0).key;
@@ -211,10 +203,8 @@ async fn a_lost_stream_detaches_a_call_that_asks() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_conversation_cancels_a_call_that_asks() {
     for side in LEGACY {
-        let world = World::start(hub(LEGACY_HTTP), &with_pair("")).await;
-        let client = world.client_declaring(side, ALL).await;
+        let (world, client, mut held) = held_call(LEGACY_HTTP, &with_pair(""), side).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
         let mut talk = Talk::start(&client, CALL);
         let call = put(upstream, held.next().await, &[("q", FORM)]).expect("a legacy one");
         talk.asked(1).await;
@@ -234,10 +224,8 @@ async fn the_end_of_a_conversation_cancels_a_call_that_asks() {
 #[tokio::test(start_paused = true)]
 async fn a_closing_house_takes_no_answers_and_waits_for_none() {
     for side in LEGACY {
-        let world = World::start(hub(LEGACY_HTTP), &with_pair("")).await;
-        let client = world.client_declaring(side, ALL).await;
+        let (world, client, mut held) = held_call(LEGACY_HTTP, &with_pair(""), side).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
         let mut talk = Talk::start(&client, CALL);
         let call = put(upstream, held.next().await, &[("q", FORM)]);
         let key = talk.asked(1).await.remove(0).key;
@@ -245,8 +233,7 @@ async fn a_closing_house_takes_no_answers_and_waits_for_none() {
         assert_eq!(taken_back(&talk.exchange.question().await), key, "{side}");
         let (call, answers) = hear(upstream, &mut held, call, &["q"], 0).await;
         assert_eq!(object(&answers[0]).get("code"), Some("-32603"), "{side}: {answers:?}");
-        call.result(done(upstream));
-        check_done(&talk.reply().await);
+        talk.end(call, upstream).await;
         drop(client);
         world.close().await;
     }
@@ -278,8 +265,7 @@ async fn a_revision_is_not_asked_for_what_it_does_not_know() {
                 let (call, answers) = hear(upstream, &mut held, call, &["q"], before).await;
                 let is_answered = answers == [question.answer];
                 assert_eq!(is_answered, is_asked, "{revision} {wire:?}: {question:?} {answers:?}");
-                call.result(done(upstream));
-                check_done(&talk.reply().await);
+                talk.end(call, upstream).await;
             }
             drop(client);
             world.close().await;
@@ -315,8 +301,7 @@ async fn a_batched_call_cannot_ask() {
     client.send(&format!(r#"[{{"jsonrpc":"2.0","id":{key},"result":{answer}}}]"#)).await;
     let (call, answers) = hear(upstream, &mut held, call, &["q"], 1).await;
     assert_eq!(answers, [SAMPLING.answer]);
-    call.result(done(upstream));
-    check_done(&talk.reply().await);
+    talk.end(call, upstream).await;
     drop(client);
     world.close().await;
 }
@@ -324,10 +309,8 @@ async fn a_batched_call_cannot_ask() {
 #[tokio::test(start_paused = true)]
 async fn an_upstream_that_asks_for_ever_is_an_error() {
     for side in LEGACY {
-        let world = World::start(hub(MODERN_HTTP), &with_pair("")).await;
-        let client = world.client_declaring(side, ALL).await;
+        let (world, client, mut held) = held_call(MODERN_HTTP, &with_pair(""), side).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
         let mut talk = Talk::start(&client, CALL);
         for _ in 0..8 {
             put(upstream, held.next().await, &[("q", FORM)]);
@@ -345,10 +328,8 @@ async fn an_upstream_that_asks_for_ever_is_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn the_open_questions_of_a_conversation_are_bounded() {
-    let world = World::start(hub(LEGACY_HTTP), "").await;
-    let client = world.client_declaring(LEGACY_HTTP, ALL).await;
+    let (world, client, mut held) = held_call(LEGACY_HTTP, "", LEGACY_HTTP).await;
     let upstream = world.upstream("hub");
-    let mut held = upstream.hold(CALL.0);
     let keys: Vec<_> = (0..80).map(|number| format!("q{number}")).collect();
     let mut open = Vec::new();
     for keys in keys.chunks(16) {
@@ -366,8 +347,7 @@ async fn the_open_questions_of_a_conversation_are_bounded() {
     pass(Duration::from_secs(1)).await;
     assert!(open.iter().all(|(_, call)| call.is_wanted()), "the others wait on");
     for (talk, call) in open {
-        call.result(done(upstream));
-        check_done(&talk.reply().await);
+        talk.end(call, upstream).await;
     }
     drop(client);
     world.close().await;
@@ -375,10 +355,8 @@ async fn the_open_questions_of_a_conversation_are_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn the_ids_of_a_conversations_questions_never_come_again() {
-    let world = World::start(hub(LEGACY_HTTP), "").await;
-    let client = world.client_declaring(LEGACY_STDIO, ALL).await;
+    let (world, client, mut held) = held_call(LEGACY_HTTP, "", LEGACY_STDIO).await;
     let upstream = world.upstream("hub");
-    let mut held = upstream.hold(CALL.0);
     let mut seen = Vec::new();
     for before in 0..3 {
         let mut talk = Talk::start(&client, CALL);
@@ -388,8 +366,7 @@ async fn the_ids_of_a_conversations_questions_never_come_again() {
         talk.answer(&[(&key, FORM.answer)]).await;
         seen.push(key);
         let (call, _) = hear(upstream, &mut held, call, &["q"], before).await;
-        call.result(done(upstream));
-        check_done(&talk.reply().await);
+        talk.end(call, upstream).await;
     }
     drop(client);
     world.close().await;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use weir::rpc::Id;
 
 use super::{
-    ALL, CALL, FORM, ROOTS, SAMPLING, Talk, VISIT, check_done, done, hear, put, read_questions,
-    retry,
+    ALL, CALL, FORM, ROOTS, SAMPLING, Talk, VISIT, check_done, done, hear, held_call, put,
+    read_questions, retry,
 };
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, MODERN_STDIO};
 use crate::client::{Client, Reply, named, object};
@@ -88,10 +88,8 @@ async fn a_state_is_good_once_for_its_principal_and_its_request() {
 #[tokio::test(start_paused = true)]
 async fn of_two_that_come_back_at_once_one_goes_on() {
     for side in MODERN {
-        let world = World::start(hub(LEGACY_HTTP), "").await;
-        let client = world.client_declaring(side, ALL).await;
+        let (world, client, mut held) = held_call(LEGACY_HTTP, "", side).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
         let (call, key, state) = parked(&world, &mut held, &client).await;
         let params = retry(CALL, &state, &[(&key, FORM.answer)]);
         let both = [(); 8].map(|()| client.start(CALL.0, &params));
@@ -137,10 +135,8 @@ async fn a_call_that_nobody_comes_back_for_is_cancelled_in_time() {
 #[tokio::test(start_paused = true)]
 async fn what_is_missing_is_asked_again_and_what_was_given_is_kept() {
     for side in MODERN {
-        let world = World::start(hub(LEGACY_HTTP), "").await;
-        let client = world.client_declaring(side, ALL).await;
+        let (world, client, mut held) = held_call(LEGACY_HTTP, "", side).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
         let mut talk = Talk::start(&client, CALL);
         let call = put(upstream, held.next().await, &[("q1", FORM), ("q2", ROOTS)]);
         let questions = talk.asked(2).await;
@@ -155,8 +151,7 @@ async fn what_is_missing_is_asked_again_and_what_was_given_is_kept() {
         talk.answer(&[(&missing[0].key, ROOTS.answer)]).await;
         let (call, answers) = hear(upstream, &mut held, call, &["q1", "q2"], 0).await;
         assert_eq!(answers, [FORM.answer, ROOTS.answer], "{side}");
-        call.result(done(upstream));
-        check_done(&talk.reply().await);
+        talk.end(call, upstream).await;
         drop(client);
         world.close().await;
     }
@@ -165,10 +160,8 @@ async fn what_is_missing_is_asked_again_and_what_was_given_is_kept() {
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_is_refused_and_spoils_nothing() {
     for side in MODERN {
-        let world = World::start(hub(LEGACY_HTTP), "").await;
-        let client = world.client_declaring(side, ALL).await;
+        let (world, client, mut held) = held_call(LEGACY_HTTP, "", side).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
         let (call, key, state) = parked(&world, &mut held, &client).await;
         for (state, answer) in [
             ("null", FORM.answer),
@@ -205,10 +198,8 @@ async fn what_cannot_be_read_is_refused_and_spoils_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn the_policy_runs_on_every_round() {
-    let world = World::start(hub(LEGACY_HTTP), "").await;
-    let client = world.client_declaring(MODERN_HTTP, ALL).await;
+    let (world, client, mut held) = held_call(LEGACY_HTTP, "", MODERN_HTTP).await;
     let upstream = world.upstream("hub");
-    let mut held = upstream.hold(CALL.0);
     let (_call, key, state) = parked(&world, &mut held, &client).await;
     upstream.remove(weir::mcp::kind::Kind::Tool, "a").await;
     pass(Duration::from_secs(2)).await;
@@ -222,10 +213,8 @@ async fn the_policy_runs_on_every_round() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_upstream_is_lost_ends_with_an_error() {
-    let world = World::start(hub(LEGACY_HTTP), "").await;
-    let client = world.client_declaring(MODERN_HTTP, ALL).await;
+    let (world, client, mut held) = held_call(LEGACY_HTTP, "", MODERN_HTTP).await;
     let upstream = world.upstream("hub");
-    let mut held = upstream.hold(CALL.0);
     let (_call, key, state) = parked(&world, &mut held, &client).await;
     let (_other, _, other_state) = parked(&world, &mut held, &client).await;
     upstream.go_down();
@@ -248,10 +237,8 @@ async fn a_call_whose_upstream_is_lost_ends_with_an_error() {
 #[tokio::test(start_paused = true)]
 async fn a_round_has_its_own_progress_and_its_own_cancel() {
     for side in MODERN {
-        let world = World::start(hub(LEGACY_HTTP), "").await;
-        let client = world.client_declaring(side, ALL).await;
+        let (world, client, mut held) = held_call(LEGACY_HTTP, "", side).await;
         let upstream = world.upstream("hub");
-        let mut held = upstream.hold(CALL.0);
         let with_token = |params: String, token: u32| {
             let meta = format!(r#""_meta":{{"progressToken":{token}}}}}"#);
             format!("{},{meta}", params.strip_suffix('}').expect("an object"))
