@@ -17,6 +17,7 @@ mod subscriptions;
 mod tasks;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -32,7 +33,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
 use crate::policy::role::Role;
-use crate::policy::{Credentials, Policy, Principal, Refusal};
+use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
 use crate::upstream::{self, Upstream};
 pub use asked::{Asked, Went};
 pub use fault::Fault;
@@ -63,6 +64,8 @@ pub struct Gateway {
 pub struct Guest {
     gateway: Arc<Gateway>,
     principal: Principal,
+    /// Where its connection comes from, if it comes over a network.
+    from: Option<IpAddr>,
     /// What the client may see, as it changes.
     view: watch::Receiver<Arc<View>>,
     /// Whether its role hides nothing and it showed no credentials.
@@ -112,10 +115,10 @@ impl Gateway {
     }
 
     /// Lets a client in, before a byte of its request is read.
-    pub fn enter(self: &Arc<Self>, credentials: Credentials<'_>) -> Result<Guest, Refusal> {
-        let anonymous = matches!(credentials, Credentials::None);
-        let principal = self.policy.enter(credentials, SystemTime::now())?;
-        Ok(self.guest(principal, anonymous))
+    pub async fn enter(self: &Arc<Self>, arrival: Arrival<'_>) -> Result<Guest, Refusal> {
+        let anonymous = matches!(arrival.credentials, Credentials::None);
+        let principal = self.policy.enter(arrival, SystemTime::now()).await?;
+        Ok(Guest { from: arrival.from, ..self.guest(principal, anonymous) })
     }
 
     /// Lets in a client by its name, for whoever holds the program and its configuration.
@@ -149,7 +152,7 @@ impl Gateway {
         let public = anonymous && *role == Role::everything();
         let filter: Arc<dyn Filter> = Arc::new(ByRole(role));
         let view = self.catalog.view(&principal.role, &filter);
-        Guest { gateway: Arc::clone(self), principal, view, public }
+        Guest { gateway: Arc::clone(self), principal, from: None, view, public }
     }
 
     /// The upstreams, in no order.
@@ -177,6 +180,11 @@ impl Guest {
     /// Who this is.
     pub fn principal(&self) -> &Principal {
         &self.principal
+    }
+
+    /// Where its connection comes from, if it comes over a network.
+    pub fn from(&self) -> Option<IpAddr> {
+        self.from
     }
 
     /// The guest as one client, where there are no sessions that could tell more.

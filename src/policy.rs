@@ -12,6 +12,7 @@ pub mod keys;
 pub mod role;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -25,6 +26,16 @@ pub enum Credentials<'a> {
     None,
     /// A bearer token; Weir's API keys are such.
     Bearer(&'a str),
+}
+
+/// What is known of somebody at the door.
+#[derive(Clone, Copy)]
+pub struct Arrival<'a> {
+    /// What is shown.
+    pub credentials: Credentials<'a>,
+    /// Where the connection comes from, if it comes over a network: the peer's own address, whatever
+    /// headers say.
+    pub from: Option<IpAddr>,
 }
 
 /// Who is asking. Two requests with equal principals come from the same client.
@@ -104,12 +115,8 @@ impl Policy {
     ///
     /// Wrong credentials are refused even where none are needed: a client with a mistyped key should
     /// hear of it and not wonder at what it can see.
-    pub fn enter(
-        &self,
-        credentials: Credentials<'_>,
-        now: SystemTime,
-    ) -> Result<Principal, Refusal> {
-        match credentials {
+    pub async fn enter(&self, arrival: Arrival<'_>, now: SystemTime) -> Result<Principal, Refusal> {
+        match arrival.credentials {
             Credentials::None => self.anonymous.clone().ok_or(Refusal::Missing),
             Credentials::Bearer(key) => self.keys.find(key, now),
         }
@@ -132,19 +139,25 @@ mod tests {
     use super::*;
     use crate::mcp::pattern::Rules;
 
-    #[test]
-    fn who_shows_nothing_is_anonymous_or_refused() {
+    fn shows(credentials: Credentials<'_>) -> Arrival<'_> {
+        Arrival { credentials, from: None }
+    }
+
+    #[tokio::test]
+    async fn who_shows_nothing_is_anonymous_or_refused() {
         let roles = HashMap::from([("local".to_owned(), Role::everything())]);
         let anonymous_role = Some("local".to_owned());
         let open = Policy::new(Settings { anonymous_role, roles, ..Settings::default() });
-        let principal = open.enter(Credentials::None, SystemTime::now()).expect("open");
+        let principal =
+            open.enter(shows(Credentials::None), SystemTime::now()).await.expect("open");
         assert_eq!((&*principal.name, &*principal.role), ("anonymous", "local"));
         assert_eq!(open.role(&principal).prompts, Rules::everything());
-        let wrong = open.enter(Credentials::Bearer("nonsense"), SystemTime::now());
+        let wrong = open.enter(shows(Credentials::Bearer("nonsense")), SystemTime::now()).await;
         assert_eq!(wrong, Err(Refusal::Unknown));
 
         let closed = Policy::new(Settings::default());
-        assert_eq!(closed.enter(Credentials::None, SystemTime::now()), Err(Refusal::Missing));
+        let refused = closed.enter(shows(Credentials::None), SystemTime::now()).await;
+        assert_eq!(refused, Err(Refusal::Missing));
     }
 
     #[test]

@@ -34,6 +34,12 @@ use super::Door;
 pub use pair::{MESSAGES_PATH, STREAM_PATH};
 use wire::Wire;
 
+/// What is known of a connection's other end.
+#[derive(Debug, Clone)]
+struct Connection {
+    peer: Option<SocketAddr>,
+}
+
 /// Accepts connections until the house closes, and serves each on a task of its own.
 ///
 /// Never ends on an error: what accepting can fail with passes (a client that left, no free file
@@ -85,10 +91,12 @@ pub async fn serve_connection<S>(door: Arc<Door>, io: S, peer: Option<SocketAddr
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
+    let from = Connection { peer };
     let wire = Wire::new(io, &door.settings);
     let service = service_fn(|request| {
         let gone = wire.clone().gone().boxed();
-        endpoint::answer(Arc::clone(&door), request, wire.busy(), gone).map(Ok::<_, Infallible>)
+        let (door, from) = (Arc::clone(&door), from.clone());
+        endpoint::answer(door, from, request, wire.busy(), gone).map(Ok::<_, Infallible>)
     });
     let connection = http1::Builder::new()
         .max_headers(MAX_HEADER_FIELDS)

@@ -18,6 +18,7 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use super::Connection;
 use super::body::{self, Reply};
 use super::detach::Detached;
 use super::head;
@@ -37,17 +38,19 @@ use crate::downstream::{
 use crate::gateway::Guest;
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
+use crate::policy::Arrival;
 use crate::rpc::{self, Message};
 
 /// Answers one request. `gone` is ready once its client has closed the connection.
 pub(super) async fn answer(
     door: Arc<Door>,
+    connection: Connection,
     request: Request<Incoming>,
     busy: Busy,
     gone: BoxFuture<'static, ()>,
 ) -> Reply {
     let (parts, incoming) = request.into_parts();
-    let mut reply = match admit(&door, &parts) {
+    let mut reply = match admit(&door, &connection, &parts).await {
         Ok((Path::Endpoint, guest)) => match parts.method {
             Method::POST => post(&door, &guest, &parts.headers, incoming, gone).await,
             Method::GET => get(&door, &guest, &parts.headers, gone).await,
@@ -89,7 +92,11 @@ impl Path {
     }
 }
 
-fn admit(door: &Door, parts: &Parts) -> Result<(Path, Guest), Box<Reply>> {
+async fn admit(
+    door: &Door,
+    connection: &Connection,
+    parts: &Parts,
+) -> Result<(Path, Guest), Box<Reply>> {
     let settings = &door.settings;
     origin::check(settings, &parts.uri, &parts.headers).map_err(|stranger| {
         debug!(%stranger, host = ?parts.headers.get(HOST), origin = ?parts.headers.get(ORIGIN), "a request is refused");
@@ -103,7 +110,9 @@ fn admit(door: &Door, parts: &Parts) -> Result<(Path, Guest), Box<Reply>> {
     }
     let credentials = head::credentials(&parts.headers)
         .ok_or_else(|| body::unauthorized("the Authorization header must hold one bearer token"))?;
-    let guest = door.gateway.enter(credentials).map_err(|refusal| {
+    let from = connection.peer.map(|peer| peer.ip().to_canonical());
+    let arrival = Arrival { credentials, from };
+    let guest = door.gateway.enter(arrival).await.map_err(|refusal| {
         // Why is the operator's to know: a client learns no more than that it was refused.
         debug!(%refusal, "a client is not let in");
         body::unauthorized("a valid key is needed: send it as `Authorization: Bearer <key>`")
