@@ -8,6 +8,7 @@
 //! Knows nothing of: the catalog, transports, and how often something may be done (there is room for
 //! limits beside the roles).
 
+pub mod certificates;
 pub mod keys;
 pub mod role;
 
@@ -16,6 +17,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+pub use certificates::Certificate;
+use certificates::{Certificates, Holder};
 use keys::{Key, Keys};
 use role::Role;
 
@@ -26,6 +29,8 @@ pub enum Credentials<'a> {
     None,
     /// A bearer token; Weir's API keys are such.
     Bearer(&'a str),
+    /// A certificate, proven in the TLS handshake.
+    Certificate(&'a Certificate),
 }
 
 /// What is known of somebody at the door.
@@ -70,6 +75,8 @@ pub struct Settings {
     pub roles: HashMap<String, Role>,
     /// The clients' keys.
     pub keys: Vec<Key>,
+    /// The clients' certificates.
+    pub certificates: Vec<Holder>,
 }
 
 /// The door and the rules.
@@ -78,6 +85,7 @@ pub struct Policy {
     anonymous: Option<Principal>,
     roles: HashMap<Arc<str>, Arc<Role>>,
     keys: Keys,
+    certificates: Certificates,
 }
 
 /// The name of whoever shows no credentials.
@@ -108,6 +116,7 @@ impl Policy {
             anonymous: settings.anonymous_role.map(principal),
             roles: roles.map(|(name, role)| (name.into(), Arc::new(role))).collect(),
             keys: Keys::new(settings.keys),
+            certificates: Certificates::new(settings.certificates),
         }
     }
 
@@ -119,13 +128,16 @@ impl Policy {
         match arrival.credentials {
             Credentials::None => self.anonymous.clone().ok_or(Refusal::Missing),
             Credentials::Bearer(key) => self.keys.find(key, now),
+            Credentials::Certificate(certificate) => self.certificates.find(certificate, now),
         }
     }
 
     /// The principal of this name, as the command line's `--as` needs it.
     pub fn principal(&self, name: &str) -> Option<Principal> {
         let anonymous = self.anonymous.iter().find(|anonymous| *anonymous.name == *name);
-        anonymous.cloned().or_else(|| self.keys.principal(name))
+        let anonymous = anonymous.cloned();
+        let by_key = || self.keys.principal(name);
+        anonymous.or_else(by_key).or_else(|| self.certificates.principal(name))
     }
 
     /// What a principal may use.

@@ -8,6 +8,8 @@ mod checking;
 mod failing;
 #[path = "cli/reading.rs"]
 mod reading;
+#[path = "cli/securing.rs"]
+mod securing;
 #[path = "cli/serving.rs"]
 mod serving;
 #[path = "cli/starting.rs"]

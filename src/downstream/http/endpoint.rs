@@ -38,7 +38,7 @@ use crate::downstream::{
 use crate::gateway::Guest;
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
-use crate::policy::Arrival;
+use crate::policy::{Arrival, Credentials};
 use crate::rpc::{self, Message};
 
 /// Answers one request. `gone` is ready once its client has closed the connection.
@@ -110,6 +110,11 @@ async fn admit(
     }
     let credentials = head::credentials(&parts.headers)
         .ok_or_else(|| body::unauthorized("the Authorization header must hold one bearer token"))?;
+    // Who shows a key means that one, whatever the connection is secured with.
+    let credentials = match (credentials, &connection.certificate) {
+        (Credentials::None, Some(certificate)) => Credentials::Certificate(certificate),
+        (credentials, _) => credentials,
+    };
     let from = connection.peer.map(|peer| peer.ip().to_canonical());
     let arrival = Arrival { credentials, from };
     let guest = door.gateway.enter(arrival).await.map_err(|refusal| {
