@@ -30,6 +30,7 @@ mod retrying;
 mod revisions;
 mod schema;
 mod sessions;
+mod sight;
 mod subscriptions;
 mod tasks;
 mod translation;
