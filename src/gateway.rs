@@ -31,6 +31,8 @@ use crate::mcp::call::{Ask, Call, Caller, Client, Method};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
+use crate::mcp::revision::Revision;
+use crate::mcp::task::restore_related;
 use crate::policy::role::Role;
 use crate::policy::{Credentials, Policy, Principal, Refusal};
 use crate::upstream::{self, Upstream};
@@ -42,7 +44,7 @@ use parking::Parking;
 use refresh::Refresh;
 pub use rounds::Round;
 pub use subscriptions::{MAX_SUBSCRIPTIONS, Subscribed, Subscriptions};
-use tasks::{Dressing, Handles};
+use tasks::Handles;
 
 /// How long a list may be kept where no upstream says less. Changes are told of anyway.
 const LIST_TTL: Duration = Duration::from_secs(60);
@@ -258,27 +260,24 @@ impl Guest {
     /// Asks about a call that goes on, which the ask names by its handle. Whoever may not call the tool
     /// (any more) has no such task.
     async fn ask_about_task(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
-        let task = self.gateway.handles.open(&self.principal, &ask.key);
-        let task = task.filter(|task| task.era == caller.revision.era());
-        let task = task.ok_or(Fault::NoSuchTask)?;
-        let target = self.view().resolve(Kind::Tool, &task.tool);
-        // The name may have gone to another upstream since.
-        let target = target.filter(|target| target.upstream.as_str() == &*task.upstream);
-        let target = target.ok_or(Fault::NoSuchTask)?;
+        let task = self.open_task(&ask.key, caller.revision.era());
+        let (task, target) = task.ok_or(Fault::NoSuchTask)?;
         let call = ask.call(&task.own, caller);
         self.call(&target, call).await
     }
 
-    async fn call(&self, target: &catalog::Target, call: Call) -> Result<Went, Fault> {
+    async fn call(&self, target: &catalog::Target, mut call: Call) -> Result<Went, Fault> {
         let name = &target.upstream;
         let may_name_a_task = call.method == Method::CallTool || call.method.is_about_a_task();
-        let dressing = may_name_a_task.then(|| Dressing {
-            handles: Arc::clone(&self.gateway.handles),
-            principal: self.principal.clone(),
-            upstream: name.clone(),
-            tool: target.key.clone(),
-            era: call.caller.revision.era(),
-        });
+        let era = call.caller.revision.era();
+        let dressing = may_name_a_task.then(|| self.names(name, &target.key, era));
+        // Before and after that revision nothing says what it is related to.
+        if let Some(dressing) = &dressing
+            && call.caller.revision == Revision::V2025_11_25
+        {
+            restore_related(&mut call.params, dressing);
+            call.caller.notes = call.caller.notes.naming(Arc::new(dressing.clone()));
+        }
         match self.gateway.upstreams[name].call(call).await {
             Ok(called) => Ok(Went::of(name, dressing, called)),
             Err(cause) => Err(fault(name, cause)),

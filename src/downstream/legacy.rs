@@ -79,6 +79,7 @@ pub(super) fn initialize(
         invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
     })?;
     let capabilities = params.get_object("capabilities").unwrap_or_default();
+    let subscriptions = guest.subscriptions(&client.tasks);
     let peer = Peer {
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
@@ -87,7 +88,7 @@ pub(super) fn initialize(
         client,
         logs: Wanted::undecided(),
         questions,
-        subscriptions: guest.subscriptions(),
+        subscriptions,
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));

@@ -149,7 +149,7 @@ pub(super) fn serve(
         return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
     if &*method == "subscriptions/listen" {
-        return match listening::listen(guest, &id, &params, streams) {
+        return match listening::listen(guest, &id, &params, &capabilities, streams) {
             Ok(listening) => Exchange::Listening(listening),
             Err(refused) => Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused))),
         };
@@ -201,6 +201,12 @@ async fn answer(
         Some(Method::Complete) if !guest.view().capabilities().completions => {}
         Some(method) if method.is_about_a_task() && !guest.view().capabilities().has_tasks() => {}
         Some(Method::TaskResult) => {}
+        // SEP-2663, protocol errors: a MUST.
+        Some(method)
+            if method.is_about_a_task() && !Capabilities::read(capabilities).has_tasks() =>
+        {
+            return Err(input::undeclared_tasks());
+        }
         Some(method) => {
             return ask(guest, caller, capabilities, id, method, params, max_reply).await;
         }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -23,6 +24,8 @@ pub enum News {
     Lists(Topic),
     /// The resource of this URI has.
     Updated(Arc<str>),
+    /// A task has, which stands here as it is now.
+    Task(Bytes),
 }
 
 /// A guest's open ear.
@@ -80,6 +83,7 @@ impl Listen {
                 },
                 () = spaced => {}
                 uri = self.subscriptions.next() => return News::Updated(uri),
+                task = self.subscriptions.tasks().next() => return News::Task(task),
             }
         }
     }
