@@ -232,15 +232,15 @@ impl Guest {
         })
     }
 
-    /// The item that an ask is about: whoever has it may ask.
-    pub async fn find(&self, ask: &Ask) -> Result<Arc<Target>, Fault> {
-        if let Some(target) = self.resolve(ask) {
+    /// The item that an ask of a client of this revision is about: whoever has it may ask.
+    pub async fn find(&self, ask: &Ask, revision: Revision) -> Result<Arc<Target>, Fault> {
+        if let Some(target) = self.resolve(ask, revision) {
             return Ok(target);
         }
         // Just after the start the owner may not have been listed yet.
         self.settle().await;
         let missing = || Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() };
-        self.resolve(ask).ok_or_else(missing)
+        self.resolve(ask, revision).ok_or_else(missing)
     }
 
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
@@ -248,7 +248,7 @@ impl Guest {
         if ask.method.is_about_a_task() {
             return self.ask_about_task(ask, caller).await;
         }
-        let target = self.find(&ask).await?;
+        let target = self.find(&ask, caller.revision).await?;
         self.send(&target, ask, caller).await
     }
 
@@ -284,17 +284,20 @@ impl Guest {
         }
     }
 
-    fn resolve(&self, ask: &Ask) -> Option<Arc<Target>> {
+    fn resolve(&self, ask: &Ask, revision: Revision) -> Option<Arc<Target>> {
         let view = self.view.borrow();
-        match ask.method {
+        let target = match ask.method {
             Method::ReadResource => view.resolve_uri(&ask.key),
             _ => view.resolve(ask.kind, &ask.key),
-        }
+        };
+        target.filter(|target| target.is_for(Form::of(revision)))
     }
 
-    /// Waits for changes of what this guest can see, from now on, and of what it subscribes to.
-    pub fn listen(&self, subscriptions: &Arc<Subscriptions>) -> Listen {
-        Listen::new(self.view.clone(), Arc::clone(subscriptions), Instant::now())
+    /// Waits for changes of what this guest can see with a client of this revision, from now on, and of what it
+    /// subscribes to.
+    pub fn listen(&self, subscriptions: &Arc<Subscriptions>, revision: Revision) -> Listen {
+        let (view, subscriptions) = (self.view.clone(), Arc::clone(subscriptions));
+        Listen::new(view, Form::of(revision), subscriptions, Instant::now())
     }
 }
 

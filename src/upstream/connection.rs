@@ -171,8 +171,17 @@ impl Connection {
                 let (name, limits) = (&settings.name, &settings.limits);
                 let time = settings.timeouts.list;
                 let mut listing = Walk { name, connection, kind, limits, time }.run().await?;
-                if let (Kind::Tool, Dialect::Modern(dialect)) = (kind, &connection.dialect) {
-                    dialect.learn(&mut listing.items, &connection.wire);
+                match &connection.dialect {
+                    Dialect::Modern(dialect) if kind == Kind::Tool => {
+                        dialect.learn(&mut listing.items, &connection.wire);
+                    }
+                    // Spec 2025-11-25, tasks, tool-level negotiation: who declares none has none.
+                    Dialect::Legacy(dialect)
+                        if kind == Kind::Tool && connection.about.capabilities.tasks.tools_call =>
+                    {
+                        dialect.learn(&mut listing.items);
+                    }
+                    Dialect::Legacy(_) | Dialect::Modern(_) => {}
                 }
                 Ok(listing)
             }

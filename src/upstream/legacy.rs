@@ -21,6 +21,7 @@ use super::rounds::RETRY_MEMBERS;
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
 use crate::mcp::call::{Call, Method, Outcome};
+use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::log::Level;
 use crate::mcp::revision::{Era, Revision};
@@ -138,6 +139,15 @@ impl Dialect {
             cancel: Cancel::Notify,
             resume: true,
             ..Outgoing::new(kind.list_method(), params, self.headers())
+        }
+    }
+
+    /// Learns from a list of tools which of them can be called as tasks only.
+    pub(super) fn learn(&self, tools: &mut [Item]) {
+        for tool in tools {
+            let execution = tool.definition.get_object("execution");
+            let support = execution.as_ref().and_then(|it| it.get_string("taskSupport"));
+            tool.needs_task = support.as_deref() == Some("required");
         }
     }
 

@@ -20,6 +20,7 @@ use crate::mcp::capabilities::Capabilities;
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, Topic};
 use crate::mcp::meta;
 use crate::mcp::question::Abilities;
+use crate::mcp::revision::Revision;
 use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TaskNews};
 use crate::rpc::{self, Id};
 
@@ -42,6 +43,7 @@ pub(super) fn listen(
     guest: &Guest,
     id: &Id,
     params: &Object,
+    revision: Revision,
     capabilities: &Object,
     streams: &Streams,
 ) -> Result<Listening, Refused> {
@@ -57,7 +59,7 @@ pub(super) fn listen(
     }
     let slot = streams.open(guest.principal()).ok_or_else(|| encode::too_busy(STREAM_RETRY))?;
     let subscriptions = guest.subscriptions(&TaskNews::default());
-    let listen = guest.listen(&subscriptions);
+    let listen = guest.listen(&subscriptions, revision);
     let opening = Some(subscribe(guest.clone(), subscriptions, resources, tasks).boxed());
     let abilities = Abilities::read(capabilities);
     Ok(Listening { id: id.clone(), topics, opening, abilities, listen, _slot: slot })
