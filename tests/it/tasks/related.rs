@@ -39,9 +39,10 @@ async fn a_question_beside_a_tasks_result_and_its_answer_name_the_task_as_each_s
 
         let mut held = hub.hold("tasks/result");
         let params =
-            format!(r#"{{"taskId":"{handle}","_meta":{{"progressToken":"p"}}}}"#);
+            format!(r#"{{"taskId":"{handle}","_meta":{{"progressToken":"p","{RELATED}":{{"taskId":"{handle}"}}}}}}"#);
         let mut exchange = client.start("tasks/result", &params);
         let call = held.next().await;
+        assert_eq!(related(&call.params).as_deref(), Some("own-1"));
         let meta = r#""_meta":{"io.modelcontextprotocol/related-task":{"taskId":"own-1"},"x":1.0}"#;
         let ask = |id: u32| {
             call.question(&format!(
