@@ -42,6 +42,7 @@ mod sse;
 mod stdio;
 mod subscriptions;
 mod supervisor;
+mod tasks;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -139,7 +139,7 @@ impl Conversation {
                 if let Some(old) = self.opened.take() {
                     old.end.cancel();
                 }
-                let listen = Some(self.guest.listen(&peer.subscriptions));
+                let listen = Some(self.guest.listen(&peer.subscriptions, peer.revision));
                 let end = peer.client.gone.clone();
                 self.opened = Some(Opened { peer, listen, end });
                 Answer::result(&request.id, &result)

@@ -79,6 +79,7 @@ pub(super) fn initialize(
         invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
     })?;
     let capabilities = params.get_object("capabilities").unwrap_or_default();
+    let subscriptions = guest.subscriptions(&client.tasks);
     let peer = Peer {
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
@@ -87,7 +88,7 @@ pub(super) fn initialize(
         client,
         logs: Wanted::undecided(),
         questions,
-        subscriptions: guest.subscriptions(),
+        subscriptions,
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
@@ -185,7 +186,7 @@ async fn answer(
         return Ok(Answer::result(id, b"{}"));
     }
     if let Some(kind) = Kind::of_list_method(method) {
-        return list(guest, id, kind, &params).await;
+        return list(guest, caller.revision, id, kind, &params).await;
     }
     if method == "logging/setLevel" && guest.view().capabilities().logging {
         let level = params.get("level").and_then(Level::parse);
@@ -212,10 +213,18 @@ async fn answer(
     Err(encode::unknown_method(StatusCode::OK, method))
 }
 
-async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Answer, Refused> {
+async fn list(
+    guest: &Guest,
+    revision: Revision,
+    id: &Id,
+    kind: Kind,
+    params: &Object,
+) -> Result<Answer, Refused> {
     let cursor = encode::cursor(params)?;
-    let page =
-        guest.list(kind, cursor.as_deref(), Form::Older).await.map_err(|fault| refuse(&fault))?;
+    let page = guest
+        .list(kind, cursor.as_deref(), Form::of(revision))
+        .await
+        .map_err(|fault| refuse(&fault))?;
     let mut result = encode::page(kind, &page);
     let mut meta = Object::new();
     encode::set_partial(&mut meta, &page.partial);

@@ -149,7 +149,7 @@ pub(super) fn serve(
         return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
     if &*method == "subscriptions/listen" {
-        return match listening::listen(guest, &id, &params, streams) {
+        return match listening::listen(guest, &id, &params, revision, &capabilities, streams) {
             Ok(listening) => Exchange::Listening(listening),
             Err(refused) => Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused))),
         };
@@ -201,6 +201,12 @@ async fn answer(
         Some(Method::Complete) if !guest.view().capabilities().completions => {}
         Some(method) if method.is_about_a_task() && !guest.view().capabilities().has_tasks() => {}
         Some(Method::TaskResult) => {}
+        // SEP-2663, protocol errors: a MUST.
+        Some(method)
+            if method.is_about_a_task() && !Capabilities::read(capabilities).has_tasks() =>
+        {
+            return Err(input::undeclared_tasks());
+        }
         Some(method) => {
             return ask(guest, caller, capabilities, id, method, params, max_reply).await;
         }
@@ -234,7 +240,7 @@ async fn ask(
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     if let (Method::CallTool, Some(headers)) = (method, &mut caller.param_headers) {
-        let target = guest.find(&ask).await.map_err(|fault| refuse(&fault))?;
+        let target = guest.find(&ask, caller.revision).await.map_err(|fault| refuse(&fault))?;
         if let Some(mirror) = &target.mirror {
             modern_headers::check_params(headers, mirror, &ask.params)?;
         }

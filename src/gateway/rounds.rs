@@ -45,7 +45,7 @@ impl Guest {
         if ask.method.is_about_a_task() {
             return rounds_over(self.ask_about_task(ask, caller).await?);
         }
-        let target = self.find(&ask).await?;
+        let target = self.find(&ask, caller.revision).await?;
         let upstream = &self.gateway.upstreams[&target.upstream];
         let era = era_of(upstream);
         // Spec 2026-07-28, multi round-trip requests: there are no rounds but in these three.

@@ -10,6 +10,7 @@
 
 mod rate;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::json::{self, Object};
 use crate::mcp::log::{Level, Wanted};
+use crate::mcp::task::{Names, rename_related};
 use rate::Rate;
 
 /// How much progress a client gets in a second.
@@ -54,6 +56,8 @@ pub struct Notes {
     logs: Wanted,
     /// Whether the upstream's side may send log messages.
     takes_logs: bool,
+    /// How the client names the tasks that notes may be about.
+    names: Option<Names>,
 }
 
 #[derive(Debug)]
@@ -124,7 +128,18 @@ impl Notes {
             onward: None,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), came: Notify::new() });
-        Self { shared, progress, logs, takes_logs: true }
+        Self { shared, progress, logs, takes_logs: true, names: None }
+    }
+
+    /// The same, where notes may name tasks: their client knows them in this way.
+    #[must_use]
+    pub fn naming(self, names: Names) -> Self {
+        Self { names: Some(names), ..self }
+    }
+
+    /// How the client names tasks, where there may be any.
+    pub fn names(&self) -> Option<&Names> {
+        self.names.as_ref()
     }
 
     /// Whether the client asked for progress.
@@ -150,7 +165,10 @@ impl Notes {
 
     /// Takes the `params` of a progress notification, its token removed. What does not increase
     /// is dropped (spec, progress: the value MUST increase).
-    pub fn progress(&self, params: Object) {
+    pub fn progress(&self, mut params: Object) {
+        if let Some(names) = &self.names {
+            rename_related(&mut params, &**names);
+        }
         let progress = params.get("progress").and_then(|text| text.parse::<f64>().ok());
         let Some(progress) = progress else { return };
         let mut state = self.shared.lock();
@@ -185,9 +203,15 @@ impl Notes {
         if !self.takes_logs {
             return;
         }
+        let mut params = Cow::Borrowed(params);
+        if let Some(names) = &self.names
+            && params.has("_meta")
+        {
+            rename_related(params.to_mut(), &**names);
+        }
         let onward = self.shared.lock().onward.clone();
         if let Some(onward) = onward {
-            return onward.log(params);
+            return onward.log(&params);
         }
         let level = params.get("level").and_then(Level::parse);
         let is_wanted = self.logs.least().is_some_and(|least| level >= Some(least));

@@ -171,8 +171,17 @@ impl Connection {
                 let (name, limits) = (&settings.name, &settings.limits);
                 let time = settings.timeouts.list;
                 let mut listing = Walk { name, connection, kind, limits, time }.run().await?;
-                if let (Kind::Tool, Dialect::Modern(dialect)) = (kind, &connection.dialect) {
-                    dialect.learn(&mut listing.items, &connection.wire);
+                match &connection.dialect {
+                    Dialect::Modern(dialect) if kind == Kind::Tool => {
+                        dialect.learn(&mut listing.items, &connection.wire);
+                    }
+                    // Spec 2025-11-25, tasks, tool-level negotiation: who declares none has none.
+                    Dialect::Legacy(dialect)
+                        if kind == Kind::Tool && connection.about.capabilities.tasks.tools_call =>
+                    {
+                        dialect.learn(&mut listing.items);
+                    }
+                    Dialect::Legacy(_) | Dialect::Modern(_) => {}
                 }
                 Ok(listing)
             }
@@ -314,7 +323,7 @@ impl Wired {
 
     /// Hears of changes until the connection is over, and subscribes to what is of `interest`. Returns why
     /// it must be opened again, if it must.
-    pub(super) async fn listen(self, interest: &Interest) -> Option<String> {
+    pub(super) async fn listen(self, interest: &Arc<Interest>) -> Option<String> {
         let (wire, ear) = (self.wire.clone(), Arc::clone(&self.ear));
         let listen = async {
             match &self.dialect {
@@ -330,6 +339,17 @@ impl Wired {
                 Dialect::Modern(dialect) => dialect.follow(wire, interest).await,
             }
         };
+        let wire = self.wire.clone();
+        let follow_tasks = async {
+            match &self.dialect {
+                Dialect::Modern(dialect) if self.about.capabilities.has_tasks() => {
+                    dialect.follow_tasks(wire, interest.tasks()).await
+                }
+                // A server of the legacy era tells the owners by itself.
+                Dialect::Legacy(_) | Dialect::Modern(_) => std::future::pending().await,
+            }
+        };
+        let follow = async { select(pin!(follow), pin!(follow_tasks)).await.factor_first().0 };
         let both = async {
             match select(pin!(listen), pin!(follow)).await {
                 Either::Left((None, follow)) => Some(follow.await),

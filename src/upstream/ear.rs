@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::Changes;
 use super::questions::{Questions, unsupported};
 use super::subscriptions::Interest;
+use super::tasks::Tasks;
 use super::wire::{Failure, Honored, Outgoing};
 use crate::json::{self, Object};
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED, Topic};
@@ -27,6 +28,7 @@ use crate::mcp::name::UpstreamName;
 use crate::mcp::note::Notes;
 use crate::mcp::question::Subject;
 use crate::mcp::revision::{Era, Revision};
+use crate::mcp::task::{Owner, TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS};
 use crate::rpc::pending::{Pending, Ticket};
 use crate::rpc::{self, Id, Message, Notification, Outcome, Request};
 
@@ -63,6 +65,8 @@ pub(super) struct Side {
     pub(super) listen: bool,
     /// Where the resources go that a subscription's other side agrees to tell of.
     pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
+    /// Whose tasks its answer may name.
+    pub(super) tasks: Option<Owner>,
 }
 
 /// Sorts what a server says.
@@ -73,6 +77,8 @@ pub(super) struct Ear {
     changes: watch::Sender<Changes>,
     /// Who wants to hear of which resources.
     interest: Arc<Interest>,
+    /// Whose the tasks are that were begun here.
+    tasks: Tasks,
     /// What the server speaks, once that is known: which freedoms it has.
     spoken: OnceLock<Revision>,
     /// Whose calls are made on this connection.
@@ -134,6 +140,7 @@ impl Ear {
             pending: Pending::default(),
             changes,
             interest,
+            tasks: Tasks::default(),
             spoken: OnceLock::new(),
             callers,
             unlawful: AtomicUsize::new(0),
@@ -180,6 +187,7 @@ impl Ear {
             questions: request.questions.clone(),
             listen: request.listen,
             acknowledged: request.acknowledged.clone(),
+            tasks: request.tasks.clone(),
         })
     }
 
@@ -219,12 +227,24 @@ impl Ear {
                 match answer.id.as_ref().map(Id::minted) {
                     // An id that we could not have minted is nobody's.
                     Some(None) => tracing::debug!(upstream = %self.name, "an answer to nobody"),
-                    Some(id) => heard.answers.push((id, outcome)),
+                    Some(id) => {
+                        self.begun(id, &outcome);
+                        heard.answers.push((id, outcome));
+                    }
                     None => heard.answers.push((None, outcome)),
                 }
             }
             Message::Notification(notification) => self.note(notification, on),
             Message::Request(request) => heard.replies.extend(self.reply(request, on)),
+        }
+    }
+
+    /// Learns whose task an answer names, before anything that the server says of it.
+    fn begun(&self, id: Option<u64>, outcome: &Outcome) {
+        let Outcome::Result(result) = outcome else { return };
+        let owner = id.and_then(|id| self.pending.beside(id, |side| side.tasks.clone()));
+        if let Some(owner) = owner.flatten() {
+            self.tasks.replied(result, owner);
         }
     }
 
@@ -260,6 +280,8 @@ impl Ear {
                     self.interest.updated(&uri);
                 }
             }
+            TOLD_TO_OWNERS => self.tasks.told(&params),
+            TOLD_TO_LISTENERS => self.interest.tasks().told(&params),
             "notifications/message" => {
                 if let Some(notes) = self.logs_to(on) {
                     return notes.log(&params);
@@ -359,12 +381,13 @@ fn subscription_of(params: &Object) -> Option<u64> {
     params.get_object("_meta")?.get_bytes(meta::SUBSCRIPTION_ID).and_then(Id::parse)?.minted()
 }
 
-/// The resources of which a server agrees to tell.
+/// The resources or tasks of which a server agrees to tell: a listen is for one of the two.
 fn honored(params: &Object) -> Honored {
     let filter = params.get_object("notifications").unwrap_or_default();
-    let uris = filter.get_bytes(RESOURCE_SUBSCRIPTIONS).and_then(|list| json::elements(&list));
-    let uri = |raw: &Bytes| Some(json::decode_string(std::str::from_utf8(raw).ok()?)?.into());
-    uris.unwrap_or_default().iter().filter_map(uri).collect()
+    let named = |member| filter.get_bytes(member).and_then(|list| json::elements(&list));
+    let all = [RESOURCE_SUBSCRIPTIONS, TASK_IDS].into_iter().filter_map(named).flatten();
+    all.filter_map(|raw| Some(json::decode_string(std::str::from_utf8(&raw).ok()?)?.into()))
+        .collect()
 }
 
 /// The pause before a stream for changes that was opened at `since`, after a pause of `last`, is
@@ -436,7 +459,8 @@ mod tests {
                 let wanted = wanted.map_or_else(Wanted::nothing, Wanted::from);
                 let (notes, stream) = Notes::open(true, wanted);
                 let notes = notes.given_to(true);
-                let side = Side { notes, questions: None, listen: false, acknowledged: None };
+                let side =
+                    Side { notes, questions: None, listen: false, acknowledged: None, tasks: None };
                 (ear.pending.open(side).expect("open"), stream)
             };
             let (first, heard_first) = enter(Some(Level::Debug));
@@ -466,7 +490,8 @@ mod tests {
     #[test]
     fn only_a_subscription_can_be_cancelled_by_the_server() {
         let ear = ear();
-        let side = |listen| Side { notes: None, questions: None, listen, acknowledged: None };
+        let side =
+            |listen| Side { notes: None, questions: None, listen, acknowledged: None, tasks: None };
         let call = ear.pending.open(side(false)).expect("open");
         let listen = ear.pending.open(side(true)).expect("open");
         for id in [call.id(), listen.id()] {

@@ -18,14 +18,16 @@ use super::links::{Lease, Links};
 use super::opener::Opener;
 use super::prompts;
 use super::questions::Questions;
-use super::subscriptions::{Interest, Subscribed};
+use super::subscriptions::{Interest, Listener, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::Failure;
-use super::{Changes, Error, Listing, Settings, Source, Status};
+use super::{Changes, Error, Listing, Settings, Sharing, Source, Status};
 use crate::mcp::call::{Body, Call, Caller, Outcome, Reply};
 use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::revision::Era;
+use crate::mcp::task::Owner;
 
 /// How many calls may wait for their turn, and how long.
 const MAX_WAITING: usize = 128;
@@ -187,7 +189,19 @@ impl Upstream {
         if !self.connection()?.about().capabilities.subscribe {
             return Ok(Subscribed::Refused(None));
         }
-        self.shared.interest.join(uri, dirty).await
+        self.shared.interest.join(uri, Listener::Resource(dirty.clone())).await
+    }
+
+    /// Subscribes a client to a task of the modern era, by the upstream's own id, until what is returned is dropped.
+    /// Waits until the server agrees, if it has not before. One that has a process for each client is not
+    /// asked: nothing is known of the task but there.
+    pub async fn follow_task(&self, own: &str, owner: Owner) -> Result<Subscribed, Error> {
+        let about = Arc::clone(self.connection()?.about());
+        let is_told = about.era() == Era::Modern && about.capabilities.has_tasks();
+        if !is_told || matches!(self.shared.settings.sharing, Sharing::Client) {
+            return Ok(Subscribed::Refused(None));
+        }
+        self.shared.interest.tasks().join(own, Listener::Task(owner)).await
     }
 
     async fn send(self, call: Call, questions: Questions) -> Result<Reply, Error> {

@@ -256,10 +256,20 @@ fn cancel_on(wire: &Wire) -> Cancel {
 }
 
 /// A request with its context, in the body and repeated in the headers. `None` is Weir itself.
-fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) -> Outgoing {
-    let mut context = params.get_object("_meta").unwrap_or_default();
+fn dressed(method: &'static str, params: Object, caller: Option<&Caller>) -> Outgoing {
     let info = caller.and_then(|caller| caller.info.clone());
     let capabilities = caller.map_or(Bytes::from_static(capabilities::OWN.as_bytes()), declared);
+    dressed_declaring(method, params, info, capabilities)
+}
+
+/// The same for who declares these capabilities.
+fn dressed_declaring(
+    method: &'static str,
+    mut params: Object,
+    info: Option<Bytes>,
+    capabilities: Bytes,
+) -> Outgoing {
+    let mut context = params.get_object("_meta").unwrap_or_default();
     context.set(meta::PROTOCOL_VERSION, json::quote(REVISION.as_str()));
     context.set(meta::CLIENT_INFO, info.unwrap_or_else(super::client_info));
     context.set(meta::CLIENT_CAPABILITIES, capabilities);

@@ -1,4 +1,5 @@
-//! What clients want to hear of one upstream's resources: a subscription per URI, however many share it.
+//! What clients want to hear of one upstream's resources, and of its tasks: a subscription per URI or id, however
+//! many share it.
 //!
 //! [`Interest`] is the table of what is wanted; on each connection the dialect's `follow` keeps the server
 //! told of it. Interest outlives connections: on the next one everything is made anew, and what had been
@@ -19,9 +20,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::Error;
+use crate::json::Object;
 use crate::mcp::dirty::{Dirty, with_parents};
 use crate::mcp::item::MAX_URI_BYTES;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::task::{Owner, TASK_ID};
 
 /// How long a server has to take a subscription, and a client to wait for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -66,6 +69,8 @@ pub(super) struct Interest {
     table: Mutex<Table>,
     /// Counts changes of what is wanted.
     moved: watch::Sender<u64>,
+    /// The same of tasks, where this is of resources.
+    tasks: Option<Arc<Self>>,
 }
 
 #[derive(Debug, Default)]
@@ -78,12 +83,21 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     /// The clients that want to hear of it.
-    clients: HashMap<u64, Dirty>,
+    clients: HashMap<u64, Listener>,
     standing: watch::Sender<Standing>,
     /// Whether a server has ever taken it: then its clients count on it, whatever comes.
     was_held: bool,
     /// When the last client left.
     left_at: Option<Instant>,
+}
+
+/// Where a client hears of what it has subscribed to.
+#[derive(Debug, Clone)]
+pub(super) enum Listener {
+    /// Of a resource, whose changes are marked here.
+    Resource(Dirty),
+    /// Of a task.
+    Task(Owner),
 }
 
 /// How a subscription stands with the server.
@@ -107,16 +121,25 @@ pub(super) struct Wanted {
 // What clients do.
 impl Interest {
     pub(super) fn new(name: UpstreamName) -> Arc<Self> {
-        Arc::new(Self { name, table: Mutex::default(), moved: watch::Sender::new(0) })
+        let of = |tasks| {
+            let name = name.clone();
+            Arc::new(Self { name, table: Mutex::default(), moved: watch::Sender::new(0), tasks })
+        };
+        of(Some(of(None)))
+    }
+
+    /// The same of tasks.
+    pub(super) fn tasks(self: &Arc<Self>) -> &Arc<Self> {
+        self.tasks.as_ref().unwrap_or(self)
     }
 
     /// Subscribes a client, and waits until the server has agreed if it has not before.
     pub(super) async fn join(
         self: &Arc<Self>,
         uri: &str,
-        dirty: &Dirty,
+        listener: Listener,
     ) -> Result<Subscribed, Error> {
-        let (subscription, mut standing) = self.enter(uri, dirty)?;
+        let (subscription, mut standing) = self.enter(uri, listener)?;
         let settled = standing.wait_for(|standing| !matches!(standing, Standing::Wanted));
         let settled = timeout(PATIENCE, settled).await.map_err(|_| Error::TimedOut(PATIENCE))?;
         match settled.map(|standing| standing.clone()) {
@@ -130,7 +153,7 @@ impl Interest {
     fn enter(
         self: &Arc<Self>,
         uri: &str,
-        dirty: &Dirty,
+        listener: Listener,
     ) -> Result<(Subscription, watch::Receiver<Standing>), Error> {
         let mut table = self.lock();
         table.numbers += 1;
@@ -147,7 +170,7 @@ impl Interest {
             table.entries.insert(uri.into(), entry);
         }
         let (uri, entry) = table.entry(uri).expect("it was there, or has just been put there");
-        entry.clients.insert(number, dirty.clone());
+        entry.clients.insert(number, listener);
         entry.left_at = None;
         if matches!(*entry.standing.borrow(), Standing::Refused(_)) {
             // It may be welcome now.
@@ -269,6 +292,18 @@ impl Interest {
         }
     }
 
+    /// Takes the `params` of a notification about a task, for those who listen for it.
+    pub(super) fn told(&self, params: &Object) {
+        let Some(id) = params.get_string(TASK_ID) else { return };
+        let table = self.lock();
+        let Some(entry) = table.entries.get(&*id) else { return };
+        for listener in entry.clients.values() {
+            if let Listener::Task(owner) = listener {
+                owner.tell(&id, params);
+            }
+        }
+    }
+
     /// Nobody has heard what the server said for a while: all that is subscribed to may have changed.
     pub(super) fn missed(&self) {
         for (uri, entry) in &self.lock().entries {
@@ -314,8 +349,11 @@ impl Table {
 
 impl Entry {
     fn tell(&self, upstream: &UpstreamName, uri: &Arc<str>, subscribed: &Arc<str>) {
-        for dirty in self.clients.values() {
-            dirty.mark(upstream, uri, subscribed);
+        for listener in self.clients.values() {
+            // What became of a task in the meantime is not known here.
+            if let Listener::Resource(dirty) = listener {
+                dirty.mark(upstream, uri, subscribed);
+            }
         }
     }
 }

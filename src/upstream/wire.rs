@@ -18,6 +18,7 @@ use crate::mcp::call::Outcome;
 use crate::mcp::meta;
 use crate::mcp::note::Notes;
 use crate::mcp::question::Abilities;
+use crate::mcp::task::Owner;
 use crate::rpc;
 
 /// A request, dressed by a dialect.
@@ -40,9 +41,11 @@ pub(super) struct Outgoing {
     pub(super) listen: bool,
     /// Where the resources go that the other side agrees to tell of.
     pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
+    /// Whose tasks its answer may name, where the server tells of them by itself.
+    pub(super) tasks: Option<Owner>,
 }
 
-/// The resources of which the other side agrees to tell.
+/// The resources or tasks of which the other side agrees to tell.
 pub(super) type Honored = Vec<Box<str>>;
 
 /// What dropping an open request means.
@@ -70,6 +73,7 @@ impl Outgoing {
             stream: false,
             listen: false,
             acknowledged: None,
+            tasks: None,
         }
     }
 

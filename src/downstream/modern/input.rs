@@ -11,6 +11,7 @@ use super::super::encode;
 use super::{INPUT_REQUIRED, own_meta};
 use crate::json::{self, Object};
 use crate::mcp;
+use crate::mcp::capabilities;
 use crate::mcp::question::{Abilities, INPUT_REQUESTS, Question, REQUEST_STATE, Subject};
 use crate::mcp::revision::Revision;
 
@@ -56,11 +57,22 @@ pub(super) fn check(result: &Object, abilities: Abilities) -> Result<(), Refused
 
 /// The refusal of a call whose upstream asks for what the client did not declare.
 pub(super) fn undeclared(lacking: Abilities) -> Refused {
-    // Spec, Streamable HTTP: the response status MUST be 400.
     let text = "the upstream needs something from the client that it did not declare";
+    missing(text, required_capabilities(lacking))
+}
+
+/// The refusal of a request about tasks by a client that did not declare them.
+pub(super) fn undeclared_tasks() -> Refused {
+    let mut data = Object::new();
+    data.set("requiredCapabilities", capabilities::TASKS);
+    missing("tasks need an extension that the client did not declare", data.to_bytes())
+}
+
+fn missing(text: &str, data: Bytes) -> Refused {
+    // Spec, Streamable HTTP: the response status MUST be 400.
     let missing = mcp::code::MISSING_CLIENT_CAPABILITY;
     let mut refused = Refused::new(StatusCode::BAD_REQUEST, missing, text);
-    refused.error.data = Some(required_capabilities(lacking));
+    refused.error.data = Some(data);
     refused
 }
 
