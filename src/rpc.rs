@@ -133,6 +133,8 @@ pub struct Invalid {
     pub code: i64,
     /// What is wrong, fit for the sender.
     pub reason: String,
+    /// Whether it was meant as an answer, if as anything: it names no method.
+    pub is_answer: bool,
 }
 
 impl Message {
@@ -148,13 +150,14 @@ impl Message {
                 Malformed::Syntax(_) => code::PARSE_ERROR,
                 _ => code::INVALID_REQUEST,
             };
-            Invalid { id: None, code, reason: malformed.to_string() }
+            Invalid { id: None, code, reason: malformed.to_string(), is_answer: false }
         })?;
         let id = object.get_bytes("id").and_then(Id::parse);
         let invalid = |reason: &str| Invalid {
             id: id.clone(),
             code: code::INVALID_REQUEST,
             reason: reason.to_owned(),
+            is_answer: !object.has("method"),
         };
         if object.get("jsonrpc") != Some("\"2.0\"") {
             return Err(invalid("`jsonrpc` must be \"2.0\""));
@@ -179,6 +182,7 @@ impl Message {
                         code::INVALID_REQUEST
                     },
                     reason: format!("`params`: {malformed}"),
+                    is_answer: false,
                 })?
             }
         };

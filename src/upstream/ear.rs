@@ -28,7 +28,7 @@ use crate::mcp::note::Notes;
 use crate::mcp::question::Subject;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::pending::{Pending, Ticket};
-use crate::rpc::{self, Id, Message, Notification, Outcome, Request};
+use crate::rpc::{self, Id, Invalid, Message, Notification, Outcome, Request};
 
 /// How deep an upstream's message may nest: payloads are its own business, so this only keeps the
 /// reading of them bounded.
@@ -99,8 +99,9 @@ pub(super) enum Callers {
 /// What a text held that the wire has to see to.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// Answers, by the id that was minted; `None` where the server could not read ours.
-    pub(super) answers: Vec<(Option<u64>, Outcome)>,
+    /// Answers, by the id that was minted; `None` where the server could not read ours. A failure where
+    /// one bears an id and cannot be read.
+    pub(super) answers: Vec<(Option<u64>, Result<Outcome, Failure>)>,
     /// What goes back to the server.
     pub(super) replies: Vec<Bytes>,
 }
@@ -108,10 +109,10 @@ pub(super) struct Heard {
 impl Heard {
     /// Picks the answer to request `id` from what came on its own response: an error without an id
     /// can be about this request only.
-    pub(super) fn answer_to(self, id: u64) -> Option<Outcome> {
-        let is_ours = |(answered, outcome): &(Option<u64>, Outcome)| match answered {
+    pub(super) fn answer_to(self, id: u64) -> Option<Result<Outcome, Failure>> {
+        let is_ours = |(answered, outcome): &(Option<u64>, Result<Outcome, _>)| match answered {
             Some(answered) => *answered == id,
-            None => matches!(outcome, Outcome::Error(_)),
+            None => matches!(outcome, Ok(Outcome::Error(_))),
         };
         self.answers.into_iter().find(is_ours).map(|(_, outcome)| outcome)
     }
@@ -189,8 +190,7 @@ impl Ear {
         let mut heard = Heard::default();
         let is_array = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
         if !is_array {
-            let message = Message::parse_within(text, MAX_DEPTH);
-            self.sort(message.map_err(|invalid| Junk(invalid.reason))?, on, &mut heard);
+            self.hear_one(text, on, &mut heard).map_err(|invalid| Junk(invalid.reason))?;
             return Ok(heard);
         }
         if self.spoken.get().is_some_and(|revision| !revision.has_batches()) {
@@ -201,12 +201,26 @@ impl Ear {
             return Err(Junk(format!("more than {MAX_BATCH} messages in one array")));
         }
         for message in messages {
-            match Message::parse_within(message, MAX_DEPTH) {
-                Ok(message) => self.sort(message, on, &mut heard),
-                Err(invalid) => tracing::debug!(upstream = %self.name, %invalid, "not a message"),
+            if let Err(invalid) = self.hear_one(message, on, &mut heard) {
+                tracing::debug!(upstream = %self.name, %invalid, "not a message");
             }
         }
         Ok(heard)
+    }
+
+    /// Reads one message. An answer that cannot be read ends the request whose id it bears: no better one
+    /// will come.
+    fn hear_one(&self, text: Bytes, on: Option<u64>, heard: &mut Heard) -> Result<(), Invalid> {
+        match Message::parse_within(text, MAX_DEPTH) {
+            Ok(message) => self.sort(message, on, heard),
+            Err(invalid) => {
+                let id = invalid.id.as_ref().filter(|_| invalid.is_answer).and_then(Id::minted);
+                let Some(id) = id else { return Err(invalid) };
+                let broken = Failure::Protocol(format!("its answer is none: {}", invalid.reason));
+                heard.answers.push((Some(id), Err(broken)));
+            }
+        }
+        Ok(())
     }
 
     fn sort(&self, message: Message, on: Option<u64>, heard: &mut Heard) {
@@ -219,8 +233,8 @@ impl Ear {
                 match answer.id.as_ref().map(Id::minted) {
                     // An id that we could not have minted is nobody's.
                     Some(None) => tracing::debug!(upstream = %self.name, "an answer to nobody"),
-                    Some(id) => heard.answers.push((id, outcome)),
-                    None => heard.answers.push((None, outcome)),
+                    Some(id) => heard.answers.push((id, Ok(outcome))),
+                    None => heard.answers.push((None, Ok(outcome))),
                 }
             }
             Message::Notification(notification) => self.note(notification, on),
