@@ -226,15 +226,22 @@ impl Ear {
     fn sort(&self, message: Message, on: Option<u64>, heard: &mut Heard) {
         match message {
             Message::Answer(answer) => {
+                let broken = |text: &str| Err(Failure::Protocol(text.to_owned()));
                 let outcome = match answer.outcome {
-                    Outcome::Result(result) => Outcome::Result(json::on_one_line(result)),
-                    Outcome::Error(error) => Outcome::Error(json::on_one_line(error)),
+                    Outcome::Result(result) if !result.starts_with(b"{") => {
+                        broken("its result is no object")
+                    }
+                    Outcome::Result(result) => Ok(Outcome::Result(json::on_one_line(result))),
+                    Outcome::Error(error) if !is_error(&error) => {
+                        broken("its error lacks a code or a message")
+                    }
+                    Outcome::Error(error) => Ok(Outcome::Error(json::on_one_line(error))),
                 };
                 match answer.id.as_ref().map(Id::minted) {
                     // An id that we could not have minted is nobody's.
                     Some(None) => tracing::debug!(upstream = %self.name, "an answer to nobody"),
-                    Some(id) => heard.answers.push((id, Ok(outcome))),
-                    None => heard.answers.push((None, Ok(outcome))),
+                    Some(id) => heard.answers.push((id, outcome)),
+                    None => heard.answers.push((None, outcome)),
                 }
             }
             Message::Notification(notification) => self.note(notification, on),
@@ -385,6 +392,13 @@ fn honored(params: &Object) -> Honored {
 /// opened again.
 pub(super) fn next_pause(last: Duration, since: Instant) -> Duration {
     if since.elapsed() >= LISTENED_WELL { LISTEN_AGAIN } else { (last * 2).min(LISTEN_AGAIN_MAX) }
+}
+
+/// Whether this is what JSON-RPC calls an error: a client would choke on another code.
+fn is_error(error: &Bytes) -> bool {
+    let Ok(error) = Object::parse_within(error.clone(), usize::MAX) else { return false };
+    let code = error.get("code").and_then(|code| code.parse::<i64>().ok());
+    code.is_some() && error.get("message").is_some_and(|message| message.starts_with('"'))
 }
 
 #[cfg(test)]
