@@ -133,8 +133,19 @@ pub struct Invalid {
     pub code: i64,
     /// What is wrong, fit for the sender.
     pub reason: String,
-    /// Whether it was meant as an answer, if as anything: it names no method.
-    pub is_answer: bool,
+    /// What it was meant as.
+    pub looks: Looks,
+}
+
+/// What bytes that are no message look like, as far as their members tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Looks {
+    /// They name a method, or cannot be read at all.
+    Request,
+    /// They hold a result or an error, and no method.
+    Answer,
+    /// They hold nothing that tells.
+    Neither,
 }
 
 impl Message {
@@ -150,14 +161,19 @@ impl Message {
                 Malformed::Syntax(_) => code::PARSE_ERROR,
                 _ => code::INVALID_REQUEST,
             };
-            Invalid { id: None, code, reason: malformed.to_string(), is_answer: false }
+            Invalid { id: None, code, reason: malformed.to_string(), looks: Looks::Request }
         })?;
         let id = object.get_bytes("id").and_then(Id::parse);
+        let looks = match (object.has("method"), object.has("result") || object.has("error")) {
+            (true, _) => Looks::Request,
+            (false, true) => Looks::Answer,
+            (false, false) => Looks::Neither,
+        };
         let invalid = |reason: &str| Invalid {
             id: id.clone(),
             code: code::INVALID_REQUEST,
             reason: reason.to_owned(),
-            is_answer: !object.has("method"),
+            looks,
         };
         if object.get("jsonrpc") != Some("\"2.0\"") {
             return Err(invalid("`jsonrpc` must be \"2.0\""));
@@ -182,7 +198,7 @@ impl Message {
                         code::INVALID_REQUEST
                     },
                     reason: format!("`params`: {malformed}"),
-                    is_answer: false,
+                    looks,
                 })?
             }
         };

@@ -28,7 +28,7 @@ use crate::mcp::note::Notes;
 use crate::mcp::question::Subject;
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::pending::{Pending, Ticket};
-use crate::rpc::{self, Id, Invalid, Message, Notification, Outcome, Request};
+use crate::rpc::{self, Id, Invalid, Looks, Message, Notification, Outcome, Request};
 
 /// How deep an upstream's message may nest: payloads are its own business, so this only keeps the
 /// reading of them bounded.
@@ -214,8 +214,8 @@ impl Ear {
         match Message::parse_within(text, MAX_DEPTH) {
             Ok(message) => self.sort(message, on, heard),
             Err(invalid) => {
-                let id = invalid.id.as_ref().filter(|_| invalid.is_answer).and_then(Id::minted);
-                let Some(id) = id else { return Err(invalid) };
+                let named = invalid.id.as_ref().filter(|_| invalid.looks != Looks::Request);
+                let Some(id) = named.and_then(Id::minted) else { return Err(invalid) };
                 let broken = Failure::Protocol(format!("its answer is none: {}", invalid.reason));
                 heard.answers.push((Some(id), Err(broken)));
             }

@@ -4,6 +4,7 @@ mod asking;
 mod endless;
 mod parking;
 mod sharing;
+mod strangers;
 
 use weir::json::Object;
 use weir::rpc::{self, Id};
