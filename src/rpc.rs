@@ -148,6 +148,15 @@ pub enum Looks {
     Neither,
 }
 
+impl Invalid {
+    /// What stands for an answer that cannot be read: whoever waits for it need not wait any longer.
+    pub fn as_answer(&self) -> Option<Answer> {
+        let id = self.id.clone().filter(|_| self.looks == Looks::Answer)?;
+        let error = Error::new(code::INTERNAL_ERROR, "the answer to this cannot be read");
+        Some(Answer { id: Some(id), outcome: Outcome::Error(error.to_bytes()) })
+    }
+}
+
 impl Message {
     /// Reads a message, at most [`json::MAX_DEPTH`] levels deep.
     pub fn parse(text: Bytes) -> Result<Self, Invalid> {

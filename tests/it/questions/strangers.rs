@@ -1,7 +1,7 @@
 //! Answers of legacy clients that belong to no question: late, twice, under other ids, of somebody else.
 
 use super::{ALL, CALL, FORM, Talk, can_ask, hear, put};
-use crate::client::{Client, named, object};
+use crate::client::{Client, named, object, string};
 use crate::world::{everywhere, hub, settle};
 
 /// Sends a message that may be refused, as none.
@@ -67,6 +67,40 @@ async fn n58_an_answer_counts_once_from_its_own_client_under_its_own_id_while_it
         upstream.behave(CALL.0);
         for client in [&ann, &bob] {
             assert!(client.call_tool("hub__a").await.outcome.is_ok());
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_cannot_be_read_is_an_error_to_its_upstream_at_once() {
+    everywhere("", hub, async |world, cell| {
+        if !can_ask(cell.upstream) || cell.client.is_modern() {
+            return;
+        }
+        let client = world.client_declaring(cell.client, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        for (before, outcome) in
+            [r#""result":{},"error":{"code":-1,"message":"m"}"#, r#""error":7"#]
+                .into_iter()
+                .enumerate()
+        {
+            let mut talk = Talk::start(&client, CALL);
+            let call = put(upstream, held.next().await, &[("q", FORM)]);
+            let key = talk.asked(1).await.remove(0).key;
+            say(&client, format!(r#"{{"jsonrpc":"2.0","id":{key},{outcome}}}"#)).await;
+            if !cell.client.is_http() {
+                let refusal = string(client.stdio().stray().await.expect("a refusal"));
+                assert!(refusal.contains("-32600") && !refusal.contains("\"id\""), "{refusal}");
+            }
+            let (call, answers) = hear(upstream, &mut held, call, &["q"], before).await;
+            if cell.upstream.is_modern() {
+                assert_eq!(answers, [r#"{"action":"cancel"}"#]);
+            } else {
+                assert_eq!(object(&answers[0]).get("code"), Some("-32603"), "{answers:?}");
+            }
+            talk.end(call, upstream).await;
         }
     })
     .await;
