@@ -1,23 +1,26 @@
 //! Partners that break the rules in mid-conversation, row by row (F-37, N-55 to N-65): the one call ends with a
 //! clear error or goes on untouched, and every other one gets its own answer, in every cell.
 //!
-//! What another file shows in its cells is not shown here again:
+//! A test's name begins with its row. What other files show in their cells is not shown here again:
 //!
 //! | row | what | where |
 //! |---|---|---|
-//! | F-37a to g, i | answers that are not, twice, late, or nobody's | `rules/answers.rs` |
-//! | F-37h, j, l | requests, progress and lists that break the rules | `rules/speech.rs`, `progress.rs` |
-//! | F-37j, k | what a torrent costs, and what a client that does not read costs others | `crowd/torrent.rs` |
-//! | N-55, N-58 | a state that is replayed, cut, changed, too long, or somebody else's | `questions/parking.rs`, `rules/clients.rs` |
-//! | N-56 | an upstream's state comes back byte for byte | `translation.rs`, `questions.rs` |
+//! | F-37a to g, i | answers that are none, twice, late, or nobody's | `answers.rs`; `cancelling.rs`, `garbage.rs`, `translation.rs` |
+//! | F-37h, l | requests on modern streams; lists and items that are none | `speech.rs`; `garbage.rs`, `listing.rs` |
+//! | F-37j | progress that breaks the rules; what a torrent of it costs | `speech.rs`, `crowd/torrent.rs` |
+//! | F-37k | a client that does not read | `crowd/torrent.rs`; `progress.rs`, `logging.rs` |
+//! | F-37 | input that is wanted for ever | `questions/endless.rs` |
+//! | N-55 | a state replayed, cut, changed, too long, somebody else's, of another request | `questions/parking.rs`, `clients.rs` |
+//! | N-56, N-59 | a state, a question and its URL pass byte for byte | `translation.rs`, `questions.rs` |
 //! | N-57 | nobody is asked for what was not declared | `questions.rs` |
-//! | N-59 | what is asked passes byte for byte, URLs too | `questions.rs` |
-//! | N-60 | a listen is acknowledged first, for what is honored | `subscriptions.rs`, `changes.rs` |
+//! | N-58 | answers nobody was asked for, late, twice, somebody else's | `questions.rs`, `questions/strangers.rs`, `clients.rs` |
+//! | N-60 | a listen is acknowledged first, for what is honored | `changes.rs`, `subscriptions.rs`; each `Client::listen_for` |
 //! | N-61 | how a listen ends | `closing.rs` |
 //! | N-62 | no log message that was not asked for | `logging.rs` |
 //! | N-63 | progress increases, is thinned, and ends with its call | `progress.rs` |
-//! | N-64 | every call has a longest time | `cancelling.rs`, `rules/speech.rs` |
+//! | N-64 | every call has a longest time | `cancelling.rs` |
 //! | N-65 | a task's handle that is not good | `tasks.rs` |
+//! | N-110 | a cancel of what is not one's own, is over, or never was | `clients.rs`, `cancelling.rs` |
 
 mod answers;
 mod clients;

@@ -73,7 +73,7 @@ async fn n58_an_answer_counts_once_from_its_own_client_under_its_own_id_while_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_cannot_be_read_is_an_error_to_its_upstream_at_once() {
+async fn n58_an_answer_that_cannot_be_read_is_an_error_to_its_upstream_at_once() {
     everywhere("", hub, async |world, cell| {
         if !can_ask(cell.upstream) || cell.client.is_modern() {
             return;

@@ -19,7 +19,7 @@ async fn say(client: &Client, message: String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_a_question_never_asked_reaches_nobody() {
+async fn n58_an_answer_to_a_question_never_asked_reaches_nobody() {
     everywhere("", hub, async |world, cell| {
         let (ann, bob) = (world.client(cell.client).await, world.client(cell.client).await);
         let upstream = world.upstream("hub");
@@ -80,7 +80,7 @@ async fn n55_a_state_of_nobodys_is_refused_and_nothing_is_executed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_a_retry_has_says_nothing_from_a_client_that_has_none() {
+async fn n55_what_only_a_retry_has_says_nothing_from_a_client_that_has_none() {
     everywhere("", hub, async |world, cell| {
         if cell.client.is_modern() {
             return;
