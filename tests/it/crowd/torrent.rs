@@ -38,10 +38,10 @@ const HEARD: f64 = 20.0;
 /// How many replies are measured, by day and by night.
 const REPLIES: usize = 200;
 const NIGHTLY_REPLIES: usize = 2_000;
-/// How much later a reply may come for a client that does not read beside it: on a machine that does
-/// nothing else, and on any.
+/// How much later a reply may come for a client that does not read beside it: at the 99th percentile on a
+/// machine that does nothing else, by night; half of them on any.
 const LATER: Duration = Duration::from_millis(5);
-const LATER_BY_DAY: Duration = Duration::from_millis(100);
+const LATER_BY_DAY: Duration = Duration::from_millis(50);
 
 /// The id and the token of the call that is poured on.
 const FIRST: u64 = 1_000_000;
@@ -150,7 +150,7 @@ async fn stall(cell: Cell) {
     let (exchange, call) = start(&deaf, &mut held).await;
     let flooding = AbortOnDropHandle::new(tasks.spawn(flood(call)));
     let mut exchange = Some(exchange);
-    let mut most = Vec::new();
+    let (mut half, mut most) = (Vec::new(), Vec::new());
     let replies = if is_night() { NIGHTLY_REPLIES } else { REPLIES };
     for reads in [true, false] {
         let mut times = Vec::new();
@@ -172,14 +172,15 @@ async fn stall(cell: Cell) {
             None => measuring.await,
         }
         times.sort();
+        half.push(times[times.len() / 2]);
         most.push(times[times.len() * 99 / 100]);
     }
     eprintln!(
         "{cell}: p99 of {replies} replies {:?}, and {:?} beside one who does not read",
         most[0], most[1]
     );
-    let later = if is_night() { LATER } else { LATER_BY_DAY };
-    assert!(most[1] <= most[0] + later, "{cell}: {most:?}");
+    let (times, later) = if is_night() { (most, LATER) } else { (half, LATER_BY_DAY) };
+    assert!(times[1] <= times[0] + later, "{cell}: {times:?}");
     drop((flooding, exchange, held));
     drop((deaf, bob));
     house.close().await;
