@@ -222,7 +222,7 @@ pub(super) async fn refusal(ear: &Ear, id: u64, status: StatusCode, mut body: Ar
     let heard = ear.hear(text.freeze(), Some(id)).unwrap_or_default();
     let names_it = heard.answers.iter().any(|(answered, _)| *answered == Some(id));
     let error = match heard.answer_to(id) {
-        Some(Outcome::Error(error)) => Some(error),
+        Some(Ok(Outcome::Error(error))) => Some(error),
         _ => None,
     };
     Failure::Refused { status, error, names_it }

@@ -30,7 +30,7 @@ use crate::mcp::question::Subject;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::{Owner, TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS};
 use crate::rpc::pending::{Pending, Ticket};
-use crate::rpc::{self, Id, Message, Notification, Outcome, Request};
+use crate::rpc::{self, Id, Invalid, Looks, Message, Notification, Outcome, Request};
 
 /// How deep an upstream's message may nest: payloads are its own business, so this only keeps the
 /// reading of them bounded.
@@ -105,8 +105,9 @@ pub(super) enum Callers {
 /// What a text held that the wire has to see to.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// Answers, by the id that was minted; `None` where the server could not read ours.
-    pub(super) answers: Vec<(Option<u64>, Outcome)>,
+    /// Answers, by the id that was minted; `None` where the server could not read ours. A failure where
+    /// one bears an id and cannot be read.
+    pub(super) answers: Vec<(Option<u64>, Result<Outcome, Failure>)>,
     /// What goes back to the server.
     pub(super) replies: Vec<Bytes>,
 }
@@ -114,10 +115,10 @@ pub(super) struct Heard {
 impl Heard {
     /// Picks the answer to request `id` from what came on its own response: an error without an id
     /// can be about this request only.
-    pub(super) fn answer_to(self, id: u64) -> Option<Outcome> {
-        let is_ours = |(answered, outcome): &(Option<u64>, Outcome)| match answered {
+    pub(super) fn answer_to(self, id: u64) -> Option<Result<Outcome, Failure>> {
+        let is_ours = |(answered, outcome): &(Option<u64>, Result<Outcome, _>)| match answered {
             Some(answered) => *answered == id,
-            None => matches!(outcome, Outcome::Error(_)),
+            None => matches!(outcome, Ok(Outcome::Error(_))),
         };
         self.answers.into_iter().find(is_ours).map(|(_, outcome)| outcome)
     }
@@ -197,8 +198,7 @@ impl Ear {
         let mut heard = Heard::default();
         let is_array = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
         if !is_array {
-            let message = Message::parse_within(text, MAX_DEPTH);
-            self.sort(message.map_err(|invalid| Junk(invalid.reason))?, on, &mut heard);
+            self.hear_one(text, on, &mut heard).map_err(|invalid| Junk(invalid.reason))?;
             return Ok(heard);
         }
         if self.spoken.get().is_some_and(|revision| !revision.has_batches()) {
@@ -209,20 +209,41 @@ impl Ear {
             return Err(Junk(format!("more than {MAX_BATCH} messages in one array")));
         }
         for message in messages {
-            match Message::parse_within(message, MAX_DEPTH) {
-                Ok(message) => self.sort(message, on, &mut heard),
-                Err(invalid) => tracing::debug!(upstream = %self.name, %invalid, "not a message"),
+            if let Err(invalid) = self.hear_one(message, on, &mut heard) {
+                tracing::debug!(upstream = %self.name, %invalid, "not a message");
             }
         }
         Ok(heard)
     }
 
+    /// Reads one message. An answer that cannot be read ends the request whose id it bears: no better one
+    /// will come.
+    fn hear_one(&self, text: Bytes, on: Option<u64>, heard: &mut Heard) -> Result<(), Invalid> {
+        match Message::parse_within(text, MAX_DEPTH) {
+            Ok(message) => self.sort(message, on, heard),
+            Err(invalid) => {
+                let named = invalid.id.as_ref().filter(|_| invalid.looks != Looks::Request);
+                let Some(id) = named.and_then(Id::minted) else { return Err(invalid) };
+                let broken = Failure::Protocol(format!("its answer is none: {}", invalid.reason));
+                heard.answers.push((Some(id), Err(broken)));
+            }
+        }
+        Ok(())
+    }
+
     fn sort(&self, message: Message, on: Option<u64>, heard: &mut Heard) {
         match message {
             Message::Answer(answer) => {
+                let broken = |text: &str| Err(Failure::Protocol(text.to_owned()));
                 let outcome = match answer.outcome {
-                    Outcome::Result(result) => Outcome::Result(json::on_one_line(result)),
-                    Outcome::Error(error) => Outcome::Error(json::on_one_line(error)),
+                    Outcome::Result(result) if !result.starts_with(b"{") => {
+                        broken("its result is no object")
+                    }
+                    Outcome::Result(result) => Ok(Outcome::Result(json::on_one_line(result))),
+                    Outcome::Error(error) if !is_error(&error) => {
+                        broken("its error lacks a code or a message")
+                    }
+                    Outcome::Error(error) => Ok(Outcome::Error(json::on_one_line(error))),
                 };
                 match answer.id.as_ref().map(Id::minted) {
                     // An id that we could not have minted is nobody's.
@@ -394,6 +415,13 @@ fn honored(params: &Object) -> Honored {
 /// opened again.
 pub(super) fn next_pause(last: Duration, since: Instant) -> Duration {
     if since.elapsed() >= LISTENED_WELL { LISTEN_AGAIN } else { (last * 2).min(LISTEN_AGAIN_MAX) }
+}
+
+/// Whether this is what JSON-RPC calls an error: a client would choke on another code.
+fn is_error(error: &Bytes) -> bool {
+    let Ok(error) = Object::parse_within(error.clone(), usize::MAX) else { return false };
+    let code = error.get("code").and_then(|code| code.parse::<i64>().ok());
+    code.is_some() && error.get("message").is_some_and(|message| message.starts_with('"'))
 }
 
 #[cfg(test)]

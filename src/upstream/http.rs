@@ -68,7 +68,7 @@ impl Wire {
                         let heard = self.ear.hear(text, Some(id));
                         let heard = heard.map_err(|junk| Failure::Protocol(junk.to_string()))?;
                         let missing = || Failure::Protocol("it answered something else".into());
-                        self.answer_in(heard, id, &request.headers).ok_or_else(missing)?
+                        self.answer_in(heard, id, &request.headers).ok_or_else(missing)??
                     }
                 }
             }
@@ -100,7 +100,7 @@ impl Wire {
                         let Some(heard) = self.hear(event.data, Some(id)) else { continue };
                         if let Some(outcome) = self.answer_in(heard, id, &request.headers) {
                             events.drain();
-                            return Ok(outcome);
+                            return outcome;
                         }
                     }
                     Ok(None) => break "the event stream ended without the answer".to_owned(),
@@ -151,9 +151,14 @@ impl Wire {
     }
 
     /// Picks the answer to request `id`, and sends back what the server is owed.
-    fn answer_in(&self, mut heard: Heard, id: u64, headers: &HeaderMap) -> Option<Outcome> {
+    fn answer_in(
+        &self,
+        mut heard: Heard,
+        id: u64,
+        headers: &HeaderMap,
+    ) -> Option<Result<Outcome, Failure>> {
         self.send_back(std::mem::take(&mut heard.replies), headers);
-        heard.answer_to(id).map(Outcome::from)
+        heard.answer_to(id).map(|answer| answer.map(Outcome::from))
     }
 
     /// Sends what the server is owed for its own requests.

@@ -7,6 +7,8 @@
 
 mod cancels;
 mod server;
+#[cfg(target_os = "linux")]
+mod torrent;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -28,6 +28,7 @@ mod questions;
 mod resuming;
 mod retrying;
 mod revisions;
+mod rules;
 mod schema;
 mod sessions;
 mod sight;

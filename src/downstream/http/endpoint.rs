@@ -146,7 +146,14 @@ async fn post(
     }
     let message = match Message::parse(text) {
         Ok(message) => message,
-        Err(invalid) => return body::json(Answer::from(invalid)),
+        Err(invalid) => {
+            if let Some(answer) = invalid.as_answer()
+                && let Ok(session) = session(door, guest, headers)
+            {
+                session.peer.questions.settle(answer);
+            }
+            return body::json(Answer::from(invalid));
+        }
     };
     let versions = &door.settings.versions;
     let version = version_header(headers);

@@ -167,10 +167,10 @@ async fn answers_to_others_are_ignored() {
     in_all_cells(false, async |_, mut server, running, _, _| {
         let id = server.request()["id"].as_u64().expect("a number");
         for other in [json!(id + 1), json!(id.to_string()), json!(-1)] {
-            server.send(json!({ "jsonrpc": "2.0", "id": other, "result": "wrong" })).await;
+            server.send(json!({ "jsonrpc": "2.0", "id": other, "result": { "wrong": 1 } })).await;
         }
-        server.answer(json!("right")).await;
-        assert_eq!(running.end().await.expect("a reply"), "\"right\"");
+        server.answer(json!({ "right": 1 })).await;
+        assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#);
     })
     .await;
 }
@@ -541,8 +541,8 @@ async fn a_large_reply_to_a_client_of_the_other_era_is_whole() {
     let mut world = World::http(Era::Modern).await;
     let running = Running::start(&world, call(LEGACY));
     let text = "x".repeat(200_000);
-    world.post().await.answer(json!(text));
-    assert_eq!(running.end().await.expect("a reply").len(), 200_002);
+    world.post().await.answer(json!({ "x": text }));
+    assert_eq!(running.end().await.expect("a reply").len(), 200_008);
     world.finish().await;
 }
 
@@ -584,8 +584,8 @@ async fn calls_beyond_the_limit_wait_a_second_and_no_longer() {
     let sixth = Running::start(&world, call(LEGACY));
     peer.answer(&request, json!({})).await;
     let request = peer.read().await;
-    peer.answer(&request, json!("its turn")).await;
-    assert_eq!(sixth.end().await.expect("a reply"), "\"its turn\"");
+    peer.answer(&request, json!({ "its": "turn" })).await;
+    assert_eq!(sixth.end().await.expect("a reply"), r#"{"its":"turn"}"#);
     for running in first {
         running.0.abort();
     }

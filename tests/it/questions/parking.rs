@@ -42,7 +42,7 @@ async fn come_back(client: &Client, state: &str, answers: &[(&str, &str)]) -> Re
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_state_is_good_once_for_its_principal_and_its_request() {
+async fn n55_a_state_is_good_once_for_its_principal_and_its_request() {
     for side in MODERN {
         let world = World::start(hub(LEGACY_HTTP), ROLES).await;
         let ann = world.client_as_declaring("ann", side, ALL).await;
@@ -86,7 +86,7 @@ async fn a_state_is_good_once_for_its_principal_and_its_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_that_come_back_at_once_one_goes_on() {
+async fn n55_of_two_that_come_back_at_once_one_goes_on() {
     for side in MODERN {
         let (world, client, mut held) = held_call(LEGACY_HTTP, "", side).await;
         let upstream = world.upstream("hub");
@@ -158,7 +158,7 @@ async fn what_is_missing_is_asked_again_and_what_was_given_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_is_refused_and_spoils_nothing() {
+async fn n55_what_cannot_be_read_is_refused_and_spoils_nothing() {
     for side in MODERN {
         let (world, client, mut held) = held_call(LEGACY_HTTP, "", side).await;
         let upstream = world.upstream("hub");
