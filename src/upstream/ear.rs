@@ -249,7 +249,9 @@ impl Ear {
                     // An id that we could not have minted is nobody's.
                     Some(None) => tracing::debug!(upstream = %self.name, "an answer to nobody"),
                     Some(id) => {
-                        self.begun(id, &outcome);
+                        if let Ok(Outcome::Result(result)) = &outcome {
+                            self.begun(id, result);
+                        }
                         heard.answers.push((id, outcome));
                     }
                     None => heard.answers.push((None, outcome)),
@@ -260,9 +262,8 @@ impl Ear {
         }
     }
 
-    /// Learns whose task an answer names, before anything that the server says of it.
-    fn begun(&self, id: Option<u64>, outcome: &Outcome) {
-        let Outcome::Result(result) = outcome else { return };
+    /// Learns whose task a result names, before anything that the server says of it.
+    fn begun(&self, id: Option<u64>, result: &Bytes) {
         let owner = id.and_then(|id| self.pending.beside(id, |side| side.tasks.clone()));
         if let Some(owner) = owner.flatten() {
             self.tasks.replied(result, owner);
