@@ -17,6 +17,7 @@ pub mod older;
 pub mod pattern;
 pub mod question;
 pub mod revision;
+pub mod visits;
 
 /// Members of `_meta` that the protocol reserves and Weir owns.
 pub mod meta {

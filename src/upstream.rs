@@ -46,6 +46,7 @@ mod supervisor;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod visits;
 mod walk;
 mod wire;
 

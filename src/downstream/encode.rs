@@ -18,6 +18,7 @@ use crate::mcp::capabilities::Capabilities;
 use crate::mcp::kind::{Kind, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::question::VISIT_DONE;
 use crate::rpc::{self, code};
 use crate::upstream;
 
@@ -119,6 +120,7 @@ pub(super) fn news(news: &News, mut params: Object) -> Bytes {
             params.set("uri", json::quote(uri));
             RESOURCE_UPDATED
         }
+        News::Visited(params) => return rpc::write_notification(VISIT_DONE, params),
     };
     rpc::write_notification(method, &params.to_bytes())
 }

@@ -142,9 +142,11 @@ pub(super) fn serve(
     let Some(open) = calls.open(&id) else {
         return refuse(&id_in_use());
     };
-    let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone());
     // Nothing goes out beside an answer in a batch, so nothing can be asked there.
     let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
+    // Who can be sent to a URL wants to know when that is done with: they came in one revision.
+    let visits = abilities.url.then_some(&peer.client.visits);
+    let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone(), visits);
     let (asking, beside) = Asking::open(&peer.questions, peer.revision, abilities, beside);
     let caller = Caller {
         revision: peer.revision,

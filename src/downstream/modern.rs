@@ -166,7 +166,7 @@ pub(super) fn serve(
     }
     // Read when the request was opened.
     let logs = owned.logs().unwrap_or_default();
-    let (notes, beside) = Beside::notes(owned.progress_token, logs);
+    let (notes, beside) = Beside::notes(owned.progress_token, logs, None);
     let caller = Caller {
         revision,
         info: owned.info.filter(|info| info.starts_with(b"{")),

@@ -19,7 +19,7 @@ use super::answer::Refused;
 use super::beside::{Beside, Say};
 use super::encode;
 use crate::json::{self, Object};
-use crate::mcp::question::{Abilities, Answered, Question};
+use crate::mcp::question::{Abilities, Answered, ELICITATION_ID, Question};
 use crate::mcp::revision::Revision;
 use crate::rpc::pending::{Pending, Ticket};
 use crate::rpc::{self, Answer, Id, Outcome, code};
@@ -157,7 +157,6 @@ fn unanswered(text: &str) -> Outcome {
     Outcome::Error(rpc::Error::new(code::INTERNAL_ERROR, text).to_bytes())
 }
 
-const ELICITATION_ID: &str = "elicitationId";
 /// How many questions of one conversation may be open at a time.
 const MAX_OPEN: usize = 64;
 /// When a call that would ask more may be sent again.

@@ -1,4 +1,4 @@
-//! Waiting for changes of what a guest can see, and of what it has subscribed to.
+//! Waiting for changes of what a guest can see, of what it has subscribed to, and for the end of visits.
 //!
 //! There is no subscriber list and no queue: a listener looks at its view whenever that changes. A
 //! change that a client cannot see never wakes it, and a burst is one notice.
@@ -6,12 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Subscriptions;
 use crate::catalog::View;
 use crate::mcp::kind::Topic;
+use crate::mcp::visits::Visits;
 
 /// The least time between two notices of a topic to one client.
 const SPACING: Duration = Duration::from_secs(1);
@@ -23,11 +25,14 @@ pub enum News {
     Lists(Topic),
     /// The resource of this URI has.
     Updated(Arc<str>),
+    /// A visit is done with: the `params` that say which.
+    Visited(Bytes),
 }
 
 /// A guest's open ear.
 pub struct Listen {
     subscriptions: Arc<Subscriptions>,
+    visits: Visits,
     view: watch::Receiver<Arc<View>>,
     /// For each topic the view as it was when the client was last told.
     told: [Arc<View>; 3],
@@ -43,7 +48,12 @@ impl Listen {
     ) -> Self {
         let seen = Arc::clone(&view.borrow_and_update());
         let told = std::array::from_fn(|_| Arc::clone(&seen));
-        Self { subscriptions, view, told, next_at: [now; 3] }
+        Self { subscriptions, visits: Visits::default(), view, told, next_at: [now; 3] }
+    }
+
+    /// Tells of these visits, too.
+    pub fn with_visits(self, visits: &Visits) -> Self {
+        Self { visits: visits.clone(), ..self }
     }
 
     /// The next topic whose lists differ from what they were when this guest was last told, or the next
@@ -80,6 +90,7 @@ impl Listen {
                 },
                 () = spaced => {}
                 uri = self.subscriptions.next() => return News::Updated(uri),
+                params = self.visits.next() => return News::Visited(params),
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::note::Notes;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
+use crate::mcp::visits::Visits;
 use crate::rpc;
 
 /// A method that is answered by the upstream that owns an item.
@@ -123,12 +124,14 @@ pub struct Client {
     pub gone: CancellationToken,
     /// Whether several may share its name.
     pub is_several: bool,
+    /// The visits that are done with and that it has not been told of.
+    pub visits: Visits,
 }
 
 impl Client {
     /// The client that is known by `id`, which nobody else has.
     pub fn new(id: &str, gone: CancellationToken) -> Self {
-        Self { id: id.into(), gone, is_several: false }
+        Self { id: id.into(), gone, is_several: false, visits: Visits::default() }
     }
 
     /// All that comes under one name, where there are no sessions to tell one from another.

@@ -19,6 +19,11 @@ pub const INPUT_RESPONSES: &str = "inputResponses";
 /// What a retry gives back as it came.
 pub const REQUEST_STATE: &str = "requestState";
 
+/// How a legacy server says that the visit of a URL is done with.
+pub const VISIT_DONE: &str = "notifications/elicitation/complete";
+/// What tells one visit from another, where revisions have that: in the question and in the news of its end.
+pub const ELICITATION_ID: &str = "elicitationId";
+
 /// What a client can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Subject {

@@ -3,6 +3,7 @@
 mod asking;
 mod parking;
 mod sharing;
+mod visiting;
 
 use weir::json::Object;
 use weir::rpc::{self, Id};
