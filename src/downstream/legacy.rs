@@ -244,13 +244,8 @@ async fn ask(
             Went::Replied(reply) => break reply,
             Went::Asks(mut asked) => {
                 let asking = asking.ok_or_else(unasked)?;
-                let questions = asked.questions().to_vec();
-                let answers = tokio::select! {
-                    biased;
-                    answers = asking.ask(&questions) => answers?,
-                    () = asked.overtaken() => Vec::new(),
-                };
-                went = asked.answer(answers, caller.clone()).await;
+                asking.ask(&mut asked).await?;
+                went = asked.answer(Vec::new(), caller.clone()).await;
             }
         }
     };

@@ -52,11 +52,17 @@ impl Asks {
         &self.questions
     }
 
-    /// Waits until answers are no longer wanted: the upstream has replied without them or withdrawn its
-    /// questions, it is lost, or the call has lasted too long. Then [`Asks::answer`] without answers tells
-    /// which. Cancel-safe.
-    pub async fn overtaken(&mut self) {
-        self.running.overtaken().await;
+    /// Waits for further questions. `None` once no answers are wanted any more: all have been given, the
+    /// upstream has replied without them or withdrawn its questions, it is lost, or the call has lasted too
+    /// long. Then [`Asks::answer`] without answers tells which. Cancel-safe.
+    pub async fn more(&mut self) -> Option<Vec<Question>> {
+        self.running.more().await
+    }
+
+    /// Brings one answer ahead of the others. A legacy upstream asked for each by itself and gets it at once;
+    /// what it says then, [`Asks::more`] tells.
+    pub fn give(&self, answered: Answered) {
+        self.running.questions.give(answered);
     }
 
     /// Goes on with the answers; what was asked and is not among them will be asked again. What `caller` says
@@ -169,14 +175,17 @@ impl Running {
         self.work = task.map(move |done| done.unwrap_or_else(|_| stopped())).boxed();
     }
 
-    async fn overtaken(&mut self) {
+    async fn more(&mut self) -> Option<Vec<Question>> {
         if self.done.is_some() {
-            return;
+            return None;
         }
         tokio::select! {
             biased;
-            done = &mut self.work => self.done = Some(done),
-            () = self.questions.withdrawn() => {}
+            done = &mut self.work => {
+                self.done = Some(done);
+                None
+            }
+            more = self.questions.more() => more,
         }
     }
 

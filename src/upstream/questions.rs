@@ -235,32 +235,38 @@ impl Questions {
         if let Some(lacking) = state.lacking {
             return Err(lacking);
         }
-        let new = state.open.iter_mut().filter(|open| !open.is_out);
-        Ok(new
-            .map(|open| {
-                open.is_out = true;
-                open.question.clone()
-            })
-            .collect())
+        Ok(state.take_new())
     }
 
-    /// Waits until the server wants none of the answers any more that the client was asked for. Cancel-safe.
-    pub(super) async fn withdrawn(&self) {
-        while self.lock().open.iter().any(|open| open.is_out) {
+    /// Waits for what the client has not been asked yet while it is being asked. `None` once the server waits
+    /// for none of its answers any more, or has asked for what was not declared. Cancel-safe.
+    pub(super) async fn more(&self) -> Option<Vec<Question>> {
+        loop {
+            {
+                let mut state = self.lock();
+                if state.lacking.is_some() || state.open.is_empty() {
+                    return None;
+                }
+                let new = state.take_new();
+                if !new.is_empty() {
+                    return Some(new);
+                }
+            }
             self.shared.news.notified().await;
         }
+    }
+
+    /// Brings one of a client's answers while it is asked for others.
+    pub(super) fn give(&self, answered: Answered) {
+        self.lock().settle(answered);
+        self.shared.answers.notify_one();
     }
 
     /// Brings a client's answers. What it was asked and left out will be asked again.
     pub(super) fn answer(&self, answers: Vec<Answered>, abilities: Abilities) {
         let mut state = self.lock();
         state.abilities = abilities;
-        for Answered { key, outcome } in answers {
-            let asked = |open: &Open| open.is_out && open.question.key == key;
-            let Some(at) = state.open.iter().position(asked) else { continue };
-            let Open { id, question, .. } = state.open.remove(at);
-            state.answers.push_back(Given { id, key, subject: question.subject, outcome });
-        }
+        answers.into_iter().for_each(|answered| state.settle(answered));
         for open in &mut state.open {
             open.is_out = false;
         }
@@ -290,6 +296,22 @@ impl Questions {
 }
 
 impl State {
+    fn take_new(&mut self) -> Vec<Question> {
+        let new = self.open.iter_mut().filter(|open| !open.is_out);
+        let take = |open: &mut Open| {
+            open.is_out = true;
+            open.question.clone()
+        };
+        new.map(take).collect()
+    }
+
+    fn settle(&mut self, Answered { key, outcome }: Answered) {
+        let asked = |open: &Open| open.is_out && open.question.key == key;
+        let Some(at) = self.open.iter().position(asked) else { return };
+        let Open { id, question, .. } = self.open.remove(at);
+        self.answers.push_back(Given { id, key, subject: question.subject, outcome });
+    }
+
     fn has_room(&self, question: &Question) -> bool {
         let size = |question: &Question| question.params.to_bytes().len();
         let open: usize = self.open.iter().map(|open| size(&open.question)).sum();
