@@ -293,7 +293,6 @@ async fn reply(
         }
         Some(COMPLETE) if reply.era == Era::Modern => return Ok(Answer::result(id, &result)),
         Some(INPUT_REQUIRED) if reply.era == Era::Modern => {
-            // What came too large to be read has passed above.
             input::check(&object, Abilities::read(capabilities))?;
             return Ok(Answer::result(id, &result));
         }

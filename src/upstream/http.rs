@@ -62,7 +62,7 @@ impl Wire {
         let outcome = match media_type(&head.headers) {
             Media::Json => {
                 let limit = self.courier.max_message();
-                match reply::read(body, id, limit, request.stream).await? {
+                match reply::read(body, id, limit, request.stream, request.unless).await? {
                     Read::Arriving(pieces) => Outcome::Result(Body::Arriving(pieces)),
                     Read::Whole(text) => {
                         let heard = self.ear.hear(text, Some(id));

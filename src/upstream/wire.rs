@@ -36,6 +36,8 @@ pub(super) struct Outgoing {
     pub(super) resume: bool,
     /// Whether a large result may be handed on while it arrives.
     pub(super) stream: bool,
+    /// A member of a result that keeps it from being handed on: it has to be read.
+    pub(super) unless: Option<&'static str>,
     /// Whether this request stays open to hear of changes; the other side may end it by cancelling.
     pub(super) listen: bool,
     /// Where the resources go that the other side agrees to tell of.
@@ -68,6 +70,7 @@ impl Outgoing {
             cancel: Cancel::Never,
             resume: false,
             stream: false,
+            unless: None,
             listen: false,
             acknowledged: None,
         }
