@@ -31,6 +31,7 @@ mod life;
 mod links;
 mod modern;
 mod opener;
+mod pauses;
 mod pool;
 mod probe;
 mod prompts;

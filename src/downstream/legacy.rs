@@ -84,7 +84,7 @@ pub(super) fn initialize(
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
         abilities: Abilities::read(&capabilities).within(revision),
         capabilities: capabilities.to_bytes(),
-        client,
+        client: client.owned_by(guest.owner()),
         logs: Wanted::undecided(),
         questions,
         subscriptions: guest.subscriptions(),
