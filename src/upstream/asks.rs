@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::questions::Questions;
+use super::wire::Sent;
 use super::{Error, Timeouts};
 use crate::mcp::call::{Body, Broken, Caller, Outcome, Reply};
 use crate::mcp::note::Notes;
@@ -96,6 +97,8 @@ pub(super) struct Running {
     /// What came of the work, if that happened while the call waited.
     pub(super) done: Option<Result<Reply, Error>>,
     pub(super) questions: Questions,
+    /// Whether the upstream has seen anything of the call.
+    pub(super) sent: Sent,
     pub(super) notes: Notes,
     pub(super) timeouts: Timeouts,
     pub(super) began: Instant,
@@ -123,7 +126,7 @@ impl Running {
                 () = sleep_until(end) => {
                     // Progress may have moved the end.
                     if self.end() <= Instant::now() {
-                        return Err(Error::TimedOut(self.began.elapsed()));
+                        return Err(self.too_late());
                     }
                     continue;
                 }
@@ -213,6 +216,14 @@ impl Running {
             false => self.idle_since,
         };
         (heard + self.timeouts.call).min(self.last_moment())
+    }
+
+    fn too_late(&self) -> Error {
+        let lasted = self.began.elapsed();
+        match self.sent.has_any() {
+            true => Error::TimedOut(lasted),
+            false => Error::Unavailable(format!("there was no way to send it within {lasted:?}")),
+        }
     }
 
     /// When it has, whatever happens. This counts on while the call waits for its client: what it holds at the

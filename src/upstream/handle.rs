@@ -20,7 +20,7 @@ use super::prompts;
 use super::questions::Questions;
 use super::subscriptions::{Interest, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
-use super::wire::Failure;
+use super::wire::{Failure, Sent};
 use super::{Changes, Error, Listing, Settings, Source, Status};
 use crate::mcp::call::{Body, Call, Caller, Outcome, Reply};
 use crate::mcp::dirty::Dirty;
@@ -160,7 +160,8 @@ impl Upstream {
         let turn = self.turn().await?;
         let began = Instant::now();
         let (notes, questions) = (call.caller.notes.clone(), Questions::new(&call.caller));
-        let work = self.clone().send(call, questions.clone()).boxed();
+        let sent = Sent::default();
+        let work = self.clone().send(call, questions.clone(), sent.clone()).boxed();
         let shared = &self.shared;
         let (timeouts, turns) = (shared.settings.timeouts, Arc::clone(&shared.turns));
         let running = Running {
@@ -170,6 +171,7 @@ impl Upstream {
             stop: shared.stop.clone(),
             done: None,
             questions,
+            sent,
             notes,
             timeouts,
             began,
@@ -190,13 +192,13 @@ impl Upstream {
         self.shared.interest.join(uri, dirty).await
     }
 
-    async fn send(self, call: Call, questions: Questions) -> Result<Reply, Error> {
+    async fn send(self, call: Call, questions: Questions, sent: Sent) -> Result<Reply, Error> {
         let settings = &self.shared.settings;
-        let (call, questions) = (&call, &questions);
-        let sent = self.with_connection(Some(&call.caller), |connection| async move {
-            connection.call(call, questions, settings).await
+        let (call, questions, sent) = (&call, &questions, &sent);
+        let done = self.with_connection(Some(&call.caller), |connection| async move {
+            connection.call(call, questions, sent, settings).await
         });
-        let (reply, route) = sent.await?;
+        let (reply, route) = done.await?;
         Ok(route.outlast(reply))
     }
 

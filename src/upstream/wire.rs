@@ -5,6 +5,8 @@
 //!
 //! Knows nothing of: protocol eras, and what the messages mean.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,6 +44,8 @@ pub(super) struct Outgoing {
     pub(super) listen: bool,
     /// Where the resources go that the other side agrees to tell of.
     pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
+    /// Told once it is on its way.
+    pub(super) sent: Sent,
 }
 
 /// The resources of which the other side agrees to tell.
@@ -73,6 +77,7 @@ impl Outgoing {
             unless: None,
             listen: false,
             acknowledged: None,
+            sent: Sent::default(),
         }
     }
 
@@ -85,6 +90,47 @@ impl Outgoing {
             self.params.set("_meta", meta.to_bytes());
         }
         rpc::write_request(&id.into(), self.method, &self.params.to_bytes())
+    }
+}
+
+// === Sent ===
+
+/// Whether a request has begun to be written, and whether any of its call's has: what never was, nobody has
+/// executed and nobody has to be told to stop. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sent {
+    request: Arc<AtomicBool>,
+    of_call: Arc<AtomicUsize>,
+}
+
+impl Sent {
+    /// For a further request of the same call.
+    pub(super) fn next(&self) -> Self {
+        Self { request: Arc::default(), of_call: Arc::clone(&self.of_call) }
+    }
+
+    /// From now on the other side may see it.
+    pub(super) fn begin(&self) {
+        if !self.request.swap(true, Ordering::Relaxed) {
+            self.of_call.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The other side has seen nothing of it, after all.
+    pub(super) fn take_back(&self) {
+        if self.request.swap(false, Ordering::Relaxed) {
+            self.of_call.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this request has begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.request.load(Ordering::Relaxed)
+    }
+
+    /// Whether any request of its call has.
+    pub(super) fn has_any(&self) -> bool {
+        self.of_call.load(Ordering::Relaxed) > 0
     }
 }
 
