@@ -17,7 +17,7 @@ use super::dial::Dial;
 use super::links::{Lease, Links};
 use super::opener::Opener;
 use super::prompts;
-use super::questions::Questions;
+use super::questions::{Questions, Room};
 use super::subscriptions::{Interest, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::{Failure, Sent};
@@ -57,6 +57,8 @@ struct Shared {
     waiting: AtomicUsize,
     /// Places of the calls that wait for their clients' answers.
     asking: Arc<Semaphore>,
+    /// What their questions may take.
+    room: Room,
     /// Where calls run that wait.
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -119,6 +121,7 @@ impl Upstream {
             turns,
             waiting,
             asking,
+            room: Room::new(),
             tasks,
             stop,
         };
@@ -159,7 +162,8 @@ impl Upstream {
         self.connection()?;
         let turn = self.turn().await?;
         let began = Instant::now();
-        let (notes, questions) = (call.caller.notes.clone(), Questions::new(&call.caller));
+        let notes = call.caller.notes.clone();
+        let questions = Questions::new(&call.caller, self.shared.room.clone());
         let sent = Sent::default();
         let work = self.clone().send(call, questions.clone(), sent.clone()).boxed();
         let shared = &self.shared;

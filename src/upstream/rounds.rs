@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::questions::{Given, MAX_OPEN, Questions};
+use super::questions::{Given, MAX_OPEN, Questions, Unasked};
 use super::wire::Failure;
 use crate::json::Object;
 use crate::mcp::call::{Body, Call, Method, Outcome, Reply};
@@ -75,7 +75,10 @@ where
             pause = (pause * 2).min(LONGEST_PAUSE);
             continue;
         }
-        questions.put_all(needed.questions).map_err(Failure::Undeclared)?;
+        questions.put_all(needed.questions).map_err(|unasked| match unasked {
+            Unasked::Undeclared(lacking) => Failure::Undeclared(lacking),
+            Unasked::NoRoom => Failure::Crowded,
+        })?;
         let mut responses = Object::new();
         for given in questions.all_answered().await {
             match response(&given) {

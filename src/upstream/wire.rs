@@ -168,6 +168,8 @@ pub(super) enum Failure {
     TooLarge(usize),
     /// It takes something of the client that this did not declare.
     Undeclared(Abilities),
+    /// Too much that it asks waits for clients' answers already.
+    Crowded,
     /// What came back is no answer.
     Protocol(String),
 }
@@ -190,6 +192,7 @@ impl From<Failure> for Error {
             Failure::TimedOut(time) => Self::TimedOut(time),
             Failure::TooLarge(limit) => Self::TooLarge(limit),
             Failure::Undeclared(abilities) => Self::Undeclared(abilities),
+            Failure::Crowded => Self::Busy { retry_after: Duration::from_secs(1) },
             Failure::Protocol(reason) => Self::Protocol(reason),
             Failure::Refused { status, .. } => {
                 let reason = format!("it answered with HTTP {status}");
