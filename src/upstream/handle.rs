@@ -22,7 +22,7 @@ use super::subscriptions::{Interest, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::wire::{Failure, Sent};
 use super::{Changes, Error, Listing, Settings, Source, Status};
-use crate::mcp::call::{Body, Call, Caller, Outcome, Reply};
+use crate::mcp::call::{Body, Call, Caller, Outcome, Owner, Reply};
 use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -189,11 +189,16 @@ impl Upstream {
 
     /// Subscribes a client to a resource, until what is returned is dropped; from then on its changes are
     /// marked in `dirty`. Waits until the server agrees, if it has not before.
-    pub async fn subscribe(&self, uri: &str, dirty: &Dirty) -> Result<Subscribed, Error> {
+    pub async fn subscribe(
+        &self,
+        uri: &str,
+        dirty: &Dirty,
+        owner: &Owner,
+    ) -> Result<Subscribed, Error> {
         if !self.connection()?.about().capabilities.subscribe {
             return Ok(Subscribed::Refused(None));
         }
-        self.shared.interest.join(uri, dirty).await
+        self.shared.interest.join(uri, dirty, owner).await
     }
 
     async fn send(self, call: Call, questions: Questions, sent: Sent) -> Result<Reply, Error> {
