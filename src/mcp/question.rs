@@ -66,6 +66,17 @@ pub struct Question {
 }
 
 impl Question {
+    /// Reads the question of this key among those of a reply; `None` if it is none that a client knows.
+    pub fn read(requests: &Object, key: &str) -> Option<Self> {
+        let request = requests.get_object(key)?;
+        let subject = Subject::of_method(&request.get_string("method")?)?;
+        let params = match request.has("params") {
+            true => request.get_object("params")?,
+            false => Object::new(),
+        };
+        Some(Self { key: key.into(), subject, params })
+    }
+
     /// Whether it sends the user to a URL.
     pub fn is_visit(&self) -> bool {
         let mode = self.params.get_string("mode");

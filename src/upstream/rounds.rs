@@ -109,7 +109,7 @@ fn read(reply: &Reply) -> Result<Option<Needed>, String> {
     let questions = match (result.get_object(INPUT_REQUESTS), result.has(INPUT_REQUESTS)) {
         (Some(requests), _) => requests
             .keys()
-            .map(|key| question(&requests, key))
+            .map(|key| Question::read(&requests, key))
             .collect::<Option<Vec<_>>>()
             .ok_or("it wants input that no client knows")?,
         (None, true) => return Err("its `inputRequests` is no object".into()),
@@ -123,16 +123,6 @@ fn read(reply: &Reply) -> Result<Option<Needed>, String> {
         return Err("it wants input and does not say which".into());
     }
     Ok(Some(Needed { questions, state }))
-}
-
-fn question(requests: &Object, key: &str) -> Option<Question> {
-    let request = requests.get_object(key)?;
-    let subject = Subject::of_method(&request.get_string("method")?)?;
-    let params = match request.has("params") {
-        true => request.get_object("params")?,
-        false => Object::new(),
-    };
-    Some(Question { key: key.into(), subject, params })
 }
 
 /// What stands for an answer in a retry, which holds results only; `Err` is an error that ends the call.

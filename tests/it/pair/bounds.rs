@@ -40,10 +40,10 @@ async fn a_client_has_eight_streams_and_listens_count_among_them() {
 
 #[tokio::test(start_paused = true)]
 async fn the_sessions_of_both_transports_are_counted_together() {
-    let world = start("").await;
+    let world = start(ROLES).await;
     let mut streamable = Vec::new();
     for _ in 0..26 {
-        streamable.push(world.client_with(LEGACY_HTTP, "key-of-bob", "bob").await);
+        streamable.push(world.client_as("bob", LEGACY_HTTP).await);
         pass(Duration::from_secs(1)).await;
     }
     let client = plain(&world, Some("key-of-bob"));
@@ -65,7 +65,7 @@ async fn the_sessions_of_both_transports_are_counted_together() {
     drop(streams.pop());
     settle().await;
     assert_eq!(world.sessions(), 31);
-    let one_more = world.client_with(LEGACY_HTTP, "key-of-bob", "bob").await;
+    let one_more = world.client_as("bob", LEGACY_HTTP).await;
     assert_eq!(one_more.prompts().await.len(), 2);
     drop((in_use, streams));
     drop((one_more, streamable));
