@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
-use crate::mcp::call::{Ask, Call, Caller, Client, Method};
+use crate::mcp::call::{Ask, Call, Caller, Client, Method, Owner};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
@@ -191,7 +191,12 @@ impl Guest {
 
     /// The guest as one client, where there are no sessions that could tell more.
     pub fn client(&self) -> Client {
-        Client::of_name(&self.principal.name)
+        Client::of_name(&self.principal.name).owned_by(self.owner())
+    }
+
+    /// Whose its clients are.
+    pub fn owner(&self) -> Owner {
+        Owner { name: Arc::clone(&self.principal.name), clients: self.principal.share(1) }
     }
 
     /// Whether every client would see what this one sees: no rule hides anything from it, and it

@@ -18,6 +18,7 @@ pub mod pattern;
 pub mod question;
 pub mod revision;
 pub mod task;
+pub mod visits;
 
 /// Members of `_meta` that the protocol reserves and Weir owns.
 pub mod meta {

@@ -31,6 +31,7 @@ mod life;
 mod links;
 mod modern;
 mod opener;
+mod pauses;
 mod pool;
 mod probe;
 mod prompts;
@@ -47,6 +48,7 @@ mod tasks;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod visits;
 mod walk;
 mod wire;
 

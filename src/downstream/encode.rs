@@ -18,6 +18,7 @@ use crate::mcp::capabilities::Capabilities;
 use crate::mcp::kind::{Kind, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::question::VISIT_DONE;
 use crate::mcp::task::TOLD_TO_OWNERS;
 use crate::rpc::{self, code};
 use crate::upstream;
@@ -122,6 +123,7 @@ pub(super) fn news(news: &News, mut params: Object) -> Bytes {
             RESOURCE_UPDATED
         }
         News::Task(task) => return rpc::write_notification(TOLD_TO_OWNERS, task),
+        News::Visited(params) => return rpc::write_notification(VISIT_DONE, params),
     };
     rpc::write_notification(method, &params.to_bytes())
 }

@@ -85,7 +85,7 @@ pub(super) fn initialize(
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
         abilities: Abilities::read(&capabilities).within(revision),
         capabilities: capabilities.to_bytes(),
-        client,
+        client: client.owned_by(guest.owner()),
         logs: Wanted::undecided(),
         questions,
         subscriptions,
@@ -143,9 +143,11 @@ pub(super) fn serve(
     let Some(open) = calls.open(&id) else {
         return refuse(&id_in_use());
     };
-    let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone());
     // Nothing goes out beside an answer in a batch, so nothing can be asked there.
     let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
+    // Who can be sent to a URL wants to know when that is done with: they came in one revision.
+    let visits = abilities.url.then_some(&peer.client.visits);
+    let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone(), visits);
     let (asking, beside) = Asking::open(&peer.questions, peer.revision, abilities, beside);
     let caller = Caller {
         revision: peer.revision,
@@ -251,13 +253,8 @@ async fn ask(
             Went::Replied(reply) => break reply,
             Went::Asks(mut asked) => {
                 let asking = asking.ok_or_else(unasked)?;
-                let questions = asked.questions().to_vec();
-                let answers = tokio::select! {
-                    biased;
-                    answers = asking.ask(&questions) => answers?,
-                    () = asked.overtaken() => Vec::new(),
-                };
-                went = asked.answer(answers, caller.clone()).await;
+                asking.ask(&mut asked).await?;
+                went = asked.answer(Vec::new(), caller.clone()).await;
             }
         }
     };

@@ -166,7 +166,7 @@ pub(super) fn serve(
     }
     // Read when the request was opened.
     let logs = owned.logs().unwrap_or_default();
-    let (notes, beside) = Beside::notes(owned.progress_token, logs);
+    let (notes, beside) = Beside::notes(owned.progress_token, logs, None);
     let caller = Caller {
         revision,
         info: owned.info.filter(|info| info.starts_with(b"{")),
@@ -299,7 +299,6 @@ async fn reply(
         }
         Some(COMPLETE) if reply.era == Era::Modern => return Ok(Answer::result(id, &result)),
         Some(INPUT_REQUIRED) if reply.era == Era::Modern => {
-            // What came too large to be read has passed above.
             input::check(&object, Abilities::read(capabilities))?;
             return Ok(Answer::result(id, &result));
         }

@@ -56,9 +56,15 @@ impl Asked {
         &self.questions
     }
 
-    /// Waits until the answers are no longer wanted; [`Asked::answer`] without any then tells why. Cancel-safe.
-    pub async fn overtaken(&mut self) {
-        self.asks.overtaken().await;
+    /// Waits for further questions; `None` once no answers are wanted any more: [`Asked::answer`] without any
+    /// then tells why. Cancel-safe.
+    pub async fn more(&mut self) -> Option<Vec<Question>> {
+        self.asks.more().await
+    }
+
+    /// Brings one answer ahead of the others.
+    pub fn give(&self, answered: Answered) {
+        self.asks.give(answered);
     }
 
     /// Goes on with the answers; those that are missing will be asked for again.

@@ -80,7 +80,7 @@ impl Guest {
         };
         let Some(place) = subscriptions.reserve(uri)? else { return Ok(Subscribed::Agreed) };
         let owner = &self.gateway.upstreams[&target.upstream];
-        match owner.subscribe(&target.own, &subscriptions.dirty).await {
+        match owner.subscribe(&target.own, &subscriptions.dirty, &self.owner()).await {
             Ok(upstream::Subscribed::Held(subscription)) => {
                 place.fill(subscription);
                 Ok(Subscribed::Agreed)

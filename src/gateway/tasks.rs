@@ -28,7 +28,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::question::{Answered, Question};
 use crate::mcp::revision::Era;
-use crate::mcp::task::{Naming, Owner, rename, rename_related, restore_related};
+use crate::mcp::task::{Naming, TaskOwner, rename, rename_related, restore_related};
 use crate::policy::Principal;
 use crate::{rpc, upstream};
 
@@ -234,8 +234,9 @@ impl Guest {
         self.settle().await;
         let Some((task, target)) = self.open_task(handle, Era::Modern) else { return false };
         let names = Arc::new(self.names(&target.upstream, &target.key, task.era));
-        let owner = Owner::new(names, subscriptions.tasks());
-        match self.gateway.upstreams[&target.upstream].follow_task(&task.own, owner).await {
+        let owner = TaskOwner::new(names, subscriptions.tasks());
+        let upstream = &self.gateway.upstreams[&target.upstream];
+        match upstream.follow_task(&task.own, owner, &self.owner()).await {
             Ok(upstream::Subscribed::Held(subscription)) => {
                 subscriptions.hold_task(subscription);
                 true

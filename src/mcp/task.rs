@@ -102,16 +102,16 @@ fn change_related(object: &mut Object, change: impl FnOnce(Object) -> Option<Obj
     found
 }
 
-// === Owner ===
+// === TaskOwner ===
 
 /// The client that a task belongs to, or that listens for it.
 #[derive(Debug, Clone)]
-pub struct Owner {
+pub struct TaskOwner {
     names: Names,
     news: Weak<Shared>,
 }
 
-impl Owner {
+impl TaskOwner {
     /// A client that names the task in this way and hears of it here.
     pub fn new(names: Names, news: &TaskNews) -> Self {
         Self { names, news: Arc::downgrade(&news.shared) }
@@ -310,7 +310,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn of_each_task_the_newest_state_is_told_within_the_rate() {
         let news = TaskNews::default();
-        let owner = Owner::new(names(true), &news);
+        let owner = TaskOwner::new(names(true), &news);
         for state in 0..100 {
             owner.tell("a", &object(&format!(r#"{{"taskId":"a","n":{state}}}"#)));
             owner.tell("b", &object(&format!(r#"{{"taskId":"b","n":{state}}}"#)));
@@ -330,7 +330,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_waits_is_bounded_and_what_may_not_be_asked_about_is_not_told() {
         let news = TaskNews::default();
-        let owner = Owner::new(names(true), &news);
+        let owner = TaskOwner::new(names(true), &news);
         for number in 0..2 * MAX_TOLD {
             owner.tell(&number.to_string(), &object("{}"));
         }
@@ -341,7 +341,7 @@ mod tests {
         assert!(now(&news).expect("a single large one passes").len() > MAX_TOLD_BYTES);
         assert_eq!(news.shared.lock().bytes, 0);
         tokio::time::advance(Duration::from_secs(1)).await;
-        Owner::new(names(false), &news).tell("a", &object("{}"));
+        TaskOwner::new(names(false), &news).tell("a", &object("{}"));
         assert_eq!(now(&news), None);
     }
 }

@@ -20,15 +20,16 @@ use super::Changes;
 use super::questions::{Questions, unsupported};
 use super::subscriptions::Interest;
 use super::tasks::Tasks;
+use super::visits::Visits;
 use super::wire::{Failure, Honored, Outgoing};
 use crate::json::{self, Object};
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::note::Notes;
-use crate::mcp::question::Subject;
+use crate::mcp::question::{Subject, VISIT_DONE};
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::task::{Owner, TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS};
+use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS, TaskOwner};
 use crate::rpc::pending::{Pending, Ticket};
 use crate::rpc::{self, Id, Invalid, Looks, Message, Notification, Outcome, Request};
 
@@ -66,7 +67,7 @@ pub(super) struct Side {
     /// Where the resources go that a subscription's other side agrees to tell of.
     pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
     /// Whose tasks its answer may name.
-    pub(super) tasks: Option<Owner>,
+    pub(super) tasks: Option<TaskOwner>,
 }
 
 /// Sorts what a server says.
@@ -79,6 +80,8 @@ pub(super) struct Ear {
     interest: Arc<Interest>,
     /// Whose the tasks are that were begun here.
     tasks: Tasks,
+    /// The visits that its callers were asked for.
+    visits: Visits,
     /// What the server speaks, once that is known: which freedoms it has.
     spoken: OnceLock<Revision>,
     /// Whose calls are made on this connection.
@@ -142,6 +145,7 @@ impl Ear {
             changes,
             interest,
             tasks: Tasks::default(),
+            visits: Visits::default(),
             spoken: OnceLock::new(),
             callers,
             unlawful: AtomicUsize::new(0),
@@ -249,8 +253,14 @@ impl Ear {
                     // An id that we could not have minted is nobody's.
                     Some(None) => tracing::debug!(upstream = %self.name, "an answer to nobody"),
                     Some(id) => {
-                        if let Ok(Outcome::Result(result)) = &outcome {
-                            self.begun(id, result);
+                        match (&outcome, id) {
+                            (Ok(Outcome::Result(result)), _) => self.begun(id, result),
+                            (Ok(Outcome::Error(error)), Some(id)) => {
+                                if let Some(notes) = self.notes_of(id) {
+                                    self.visits.begin_all(error, &notes);
+                                }
+                            }
+                            _ => {}
                         }
                         heard.answers.push((id, outcome));
                     }
@@ -304,6 +314,7 @@ impl Ear {
             }
             TOLD_TO_OWNERS => self.tasks.told(&params),
             TOLD_TO_LISTENERS => self.interest.tasks().told(&params),
+            VISIT_DONE => self.visits.done(&params),
             "notifications/message" => {
                 if let Some(notes) = self.logs_to(on) {
                     return notes.log(&params);
@@ -374,7 +385,7 @@ impl Ear {
             return Some(rpc::write_result(&id, b"{}"));
         }
         let question = Subject::of_method(&method).zip(self.asked(on));
-        let Some((subject, call)) = question else {
+        let Some((subject, (call, notes))) = question else {
             return Some(rpc::write_error(Some(&id), &unsupported(&method).to_bytes()));
         };
         // The first of two with one id is the one that is answered: the second may be the first, told again
@@ -384,16 +395,22 @@ impl Ear {
             tracing::debug!(upstream = %self.name, %id, "a question with the id of an open one");
             return None;
         }
-        let refused = call.put(id.clone(), subject, params, revision).err()?;
-        Some(rpc::write_error(Some(&id), &refused.to_bytes()))
+        match call.put(id.clone(), subject, params.clone(), revision) {
+            Ok(()) => {
+                notes.inspect(|notes| self.visits.begin(&params, notes));
+                None
+            }
+            Err(refused) => Some(rpc::write_error(Some(&id), &refused.to_bytes())),
+        }
     }
 
-    /// The call that a question is about: the one on whose stream it came. On a stream that all share
+    /// The call that a question is about, and where its notes go: the one on whose stream it came. On a stream that all share
     /// nothing tells which, but where all are one client's the newest is as good as any.
-    fn asked(&self, on: Option<u64>) -> Option<Questions> {
+    fn asked(&self, on: Option<u64>) -> Option<(Questions, Option<Notes>)> {
+        let look = |side: &Side| Some((side.questions.clone()?, side.notes.clone()));
         match on {
-            Some(id) => self.pending.beside(id, |side| side.questions.clone()).flatten(),
-            None => self.unattributed(|side| side.questions.clone()),
+            Some(id) => self.pending.beside(id, look).flatten(),
+            None => self.unattributed(look),
         }
     }
 }

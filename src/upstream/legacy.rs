@@ -25,7 +25,7 @@ use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::log::Level;
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::task::Owner;
+use crate::mcp::task::TaskOwner;
 use crate::rpc;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -119,7 +119,7 @@ impl Dialect {
         };
         let names = caller.notes.names().filter(|_| names_one);
         Outgoing {
-            tasks: names.map(|names| Owner::new(Arc::clone(names), &caller.client.tasks)),
+            tasks: names.map(|names| TaskOwner::new(Arc::clone(names), &caller.client.tasks)),
             notes: caller.notes.given_to(self.levels.is_some()),
             cancel: Cancel::Notify,
             resume: true,

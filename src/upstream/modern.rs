@@ -23,6 +23,7 @@ use crate::mcp::call::{Call, Caller, Method, Outcome};
 use crate::mcp::item::Item;
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::mirror::{Mirror, header_value};
+use crate::mcp::question::INPUT_REQUESTS;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::{capabilities, code, meta};
 use crate::rpc;
@@ -142,6 +143,8 @@ impl Dialect {
             cancel: cancel_on(wire),
             // What Weir has to read is not handed on while it arrives.
             stream: !reads(call) && !call.method.is_about_a_task(),
+            // What is asked for has to be compared with what the client declared.
+            unless: Some(INPUT_REQUESTS),
             ..request
         }
     }

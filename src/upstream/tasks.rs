@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 
 use crate::json::Object;
-use crate::mcp::task::{Owner, TASK_ID};
+use crate::mcp::task::{TASK_ID, TaskOwner};
 
 /// How many tasks of a connection are known, and how many of one client's.
 const MAX_TASKS: usize = 4_096;
@@ -27,12 +27,12 @@ const MAX_REPLY_BYTES: usize = 64 * 1024;
 /// Whose the tasks of a connection are, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
-    known: Mutex<VecDeque<(Box<str>, Owner)>>,
+    known: Mutex<VecDeque<(Box<str>, TaskOwner)>>,
 }
 
 impl Tasks {
     /// Takes a reply to `owner` that may name one of its tasks.
-    pub(super) fn replied(&self, reply: &Bytes, owner: Owner) {
+    pub(super) fn replied(&self, reply: &Bytes, owner: TaskOwner) {
         if reply.len() > MAX_REPLY_BYTES {
             return;
         }
@@ -94,8 +94,8 @@ mod tests {
         Object::parse(text.to_owned()).expect(text)
     }
 
-    fn owner(news: &TaskNews) -> Owner {
-        Owner::new(Arc::new(Brackets(Era::Legacy, true)), news)
+    fn owner(news: &TaskNews) -> TaskOwner {
+        TaskOwner::new(Arc::new(Brackets(Era::Legacy, true)), news)
     }
 
     fn begin(tasks: &Tasks, id: &str, news: &TaskNews) {

@@ -432,3 +432,36 @@ async fn each_round_of_a_call_that_asks_has_its_own_level() {
     drop(client);
     world.close().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_clients_own_connection_logs_is_for_that_client() {
+    let config = "[upstreams.hub]\nsharing = \"client\"\n";
+    everywhere(config, logging_hub, async |world, cell| {
+        if tells_whose(cell.upstream) {
+            return;
+        }
+        let hub = world.upstream("hub");
+        let (ann, of_ann) = client_at(world, cell.client, Some(Level::Debug)).await;
+        let (for_ann, anns) = start(hub, &ann, &of_ann).await;
+        // Where there are no sessions all of a principal's are one client.
+        if cell.client.is_modern() {
+            say_all(&anns, "ann");
+            finish(anns);
+            let heard = messages(&ann, &for_ann.reply().await).await;
+            assert_eq!(heard, all_from(Some(Level::Debug), "ann"));
+            return;
+        }
+        let (bob, of_bob) = client_at(world, cell.client, Some(Level::Error)).await;
+        let (for_bob, bobs) = start(hub, &bob, &of_bob).await;
+        say_all(&bobs, "bob");
+        say_all(&anns, "ann");
+        [anns, bobs].into_iter().for_each(finish);
+        for (client, exchange, least, whose) in
+            [(&ann, for_ann, Level::Debug, "ann"), (&bob, for_bob, Level::Error, "bob")]
+        {
+            let heard = messages(client, &exchange.reply().await).await;
+            assert_eq!(heard, all_from(Some(least), whose));
+        }
+    })
+    .await;
+}

@@ -5,6 +5,7 @@ mod endless;
 mod parking;
 mod sharing;
 mod strangers;
+mod visiting;
 
 use weir::json::Object;
 use weir::rpc::{self, Id};

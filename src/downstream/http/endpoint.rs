@@ -283,6 +283,7 @@ async fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply
         Err(refused) => return body::json(Answer::refused(id, &refused)),
     };
     let listen = guest.listen(&peer.subscriptions, peer.revision);
+    let listen = listen.with_visits(&peer.client.visits);
     match door.sessions.open(guest.principal(), peer, listen) {
         Ok(session) => {
             let reply = body::json(Answer::result(&request.id, &result));

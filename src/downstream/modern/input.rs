@@ -45,7 +45,7 @@ pub(super) fn check(result: &Object, abilities: Abilities) -> Result<(), Refused
     };
     let mut lacking: Option<Abilities> = None;
     for key in requests.keys() {
-        let Some(question) = question(&requests, key) else {
+        let Some(question) = Question::read(&requests, key) else {
             return broken("the upstream asks for something that no client knows");
         };
         if let Some(lacks) = abilities.lacks(&question) {
@@ -96,13 +96,6 @@ pub(super) fn visits(error: &Object) -> Option<Vec<Question>> {
     };
     let visits: Option<Vec<_>> = elicitations.into_iter().enumerate().map(visit).collect();
     visits.filter(|visits| !visits.is_empty() && visits.len() <= MAX_VISITS)
-}
-
-fn question(requests: &Object, key: &str) -> Option<Question> {
-    let request = requests.get_object(key)?;
-    let subject = Subject::of_method(&request.get_string("method")?)?;
-    let params = request.get_object("params").unwrap_or_default();
-    Some(Question { key: key.into(), subject, params })
 }
 
 /// How many URLs an error may want to be visited.
@@ -164,6 +157,11 @@ mod tests {
             ),
             (r#""inputRequests":{"a":{"method":"x"}}"#.into(), "{}", Err((-32603, None))),
             (r#""inputRequests":{"a":7}"#.into(), "{}", Err((-32603, None))),
+            (
+                r#""inputRequests":{"a":{"method":"roots/list","params":7}}"#.into(),
+                r#"{"roots":{}}"#,
+                Err((-32603, None)),
+            ),
             (r#""inputRequests":[]"#.into(), "{}", Err((-32603, None))),
         ] {
             let found =

@@ -127,6 +127,8 @@ impl Listening {
             let is_wanted = match &news {
                 News::Lists(topic) => self.topics[topic.index()],
                 News::Updated(_) | News::Task(_) => true,
+                // Spec 2026-07-28, changelog: this era knows no such news.
+                News::Visited(_) => false,
             };
             if is_wanted {
                 return encode::news(&news, self.params());

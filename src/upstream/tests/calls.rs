@@ -1,5 +1,6 @@
 //! Calls: what is sent, what comes back, and how they end otherwise.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,10 +14,10 @@ use crate::mcp::mirror::BadMark;
 use crate::mcp::note::Notes;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
-use crate::upstream::Error;
 use crate::upstream::testing::{
     Events, Exchange, Over, Peer, World, call, payload, replied, settings,
 };
+use crate::upstream::{Error, Settings, Sharing};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::V2026_07_28;
@@ -638,5 +639,44 @@ async fn a_call_that_is_dropped_before_any_response_closes_its_connection() {
     let mut request = world.post().await;
     running.0.abort();
     request.abandoned().await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_never_sent_is_not_cancelled_and_has_not_run() {
+    for over in [Over::Http, Over::Sse] {
+        let (mut world, _pair) = match over {
+            Over::Sse => {
+                let (world, pair) = pair().await;
+                (world, Some(pair))
+            }
+            _ => (World::http(Era::Legacy).await, None),
+        };
+        // Longer than a connection idles.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        world.dial.stalls.store(true, Ordering::Relaxed);
+        let given_up = Running::start(&world, call(LEGACY));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        given_up.0.abort();
+        let error = Running::start(&world, call(LEGACY)).end().await.expect_err("nothing was sent");
+        assert_eq!(error.to_string(), "not connected: there was no way to send it within 60s");
+        world.dial.stalls.store(false, Ordering::Relaxed);
+        assert!(world.is_quiet().await, "the server is told nothing");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_own_connection_takes_too_long_was_not_sent() {
+    let mut settings = Settings { sharing: Sharing::Client, ..settings(Over::Stdio) };
+    settings.timeouts.call = Duration::from_secs(5);
+    let (mut world, _main) = World::opened(settings, Era::Legacy).await;
+    let running = Running::start(&world, call(LEGACY));
+    let mut child = world.child().await;
+    assert_eq!(child.read().await["method"], "initialize");
+    let error = running.end().await.expect_err("nothing was sent");
+    assert_eq!(error.to_string(), "not connected: there was no way to send it within 5s");
+    assert_eq!(child.try_read().await, None, "its input ends");
+    child.exit("is done");
     world.finish().await;
 }

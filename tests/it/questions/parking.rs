@@ -336,3 +336,45 @@ async fn a_modern_client_that_cannot_sample_hears_what_it_would_have_to_declare(
     drop(client);
     world.close().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_declared_is_never_sent_however_large_the_reply() {
+    let (world, client, mut held) = held_call(MODERN_HTTP, "", MODERN_HTTP).await;
+    let modest = world.client_declaring(MODERN_HTTP, FORM.takes).await;
+    let large = "x".repeat(512 * 1024);
+    let question = format!(
+        r#"{{"method":"sampling/createMessage","params":{{"messages":[],"maxTokens":1,"x":"{large}"}}}}"#
+    );
+    let result = format!(
+        r#"{{"resultType":"input_required","inputRequests":{{"q":{question}}},"requestState":"s"}}"#
+    );
+    let call = |client| Talk::start(client, CALL);
+    // Who declared it hears it, byte for byte.
+    let talk = call(&client);
+    held.next().await.result(&result);
+    assert_eq!(talk.reply().await.result(), result);
+    let talk = call(&modest);
+    held.next().await.result(&result);
+    let reply = talk.reply().await;
+    assert_eq!((reply.status, reply.code()), (400, -32021));
+
+    // Behind a beginning that has gone out already there is no telling any more.
+    let mut talk = call(&modest);
+    let asked = held.next().await;
+    let begun = format!(r#"{{"_meta":{{"x":"{large}"}},"resultType":"input_required""#);
+    asked.piece(&format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{begun}"#));
+    let mut body = Vec::new();
+    while body.len() < large.len() / 2 {
+        body.extend_from_slice(&talk.exchange.piece().await.expect("the beginning"));
+    }
+    asked.piece(&format!(r#","inputRequests":{{"q":{question}}}}}}}"#));
+    drop(asked);
+    while let Some(piece) = talk.exchange.piece().await {
+        body.extend_from_slice(&piece);
+    }
+    let text = String::from_utf8(body).expect("UTF-8");
+    assert!(!text.contains("sampling/createMessage"), "it broke off");
+    drop(talk);
+    drop((client, modest));
+    world.close().await;
+}
