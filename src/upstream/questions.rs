@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 
 use crate::json::Object;
 use crate::mcp::call::Caller;
+use crate::mcp::meta;
 use crate::mcp::question::{Abilities, Answered, Question, Subject};
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{self, Id, Outcome};
@@ -114,9 +115,10 @@ impl Questions {
         &self,
         id: Id,
         subject: Subject,
-        params: Object,
+        mut params: Object,
         revision: Revision,
     ) -> Result<(), rpc::Error> {
+        drop_progress_token(&mut params);
         let mut state = self.lock();
         if state.is_closed {
             return Err(unsupported(subject.method()));
@@ -294,6 +296,20 @@ impl State {
         let size = |question: &Question| question.params.to_bytes().len();
         let open: usize = self.open.iter().map(|open| size(&open.question)).sum();
         self.open.len() < MAX_OPEN && open + size(question) <= MAX_OPEN_BYTES
+    }
+}
+
+/// Takes out the server's progress token: those of two servers may be the same to their one client, and
+/// nobody takes its progress to them.
+fn drop_progress_token(params: &mut Object) {
+    let Some(mut meta) = params.get_object("_meta") else { return };
+    if meta.take(meta::PROGRESS_TOKEN).is_none() {
+        return;
+    }
+    if meta.is_empty() {
+        params.take("_meta");
+    } else {
+        params.set("_meta", meta.to_bytes());
     }
 }
 
