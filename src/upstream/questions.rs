@@ -19,6 +19,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::json::Object;
 use crate::mcp::call::Caller;
+use crate::mcp::meta;
 use crate::mcp::question::{Abilities, Answered, Question, Subject};
 use crate::mcp::revision::{Era, Revision};
 use crate::rpc::{self, Id, Outcome};
@@ -146,9 +147,10 @@ impl Questions {
         &self,
         id: Id,
         subject: Subject,
-        params: Object,
+        mut params: Object,
         revision: Revision,
     ) -> Result<(), rpc::Error> {
+        drop_progress_token(&mut params);
         let mut state = self.lock();
         if state.is_closed {
             return Err(unsupported(subject.method()));
@@ -357,8 +359,19 @@ impl State {
     }
 }
 
-/// What a server hears where there is no room for its question.
-const NO_ROOM: &str = "too many questions wait for their answers: ask again later";
+/// Takes out the server's progress token: those of two servers may be the same to their one client, and
+/// nobody takes its progress to them.
+fn drop_progress_token(params: &mut Object) {
+    let Some(mut meta) = params.get_object("_meta") else { return };
+    if meta.take(meta::PROGRESS_TOKEN).is_none() {
+        return;
+    }
+    if meta.is_empty() {
+        params.take("_meta");
+    } else {
+        params.set("_meta", meta.to_bytes());
+    }
+}
 
 /// What can be asked for at a revision.
 fn known_at(revision: Revision) -> Abilities {
@@ -397,6 +410,9 @@ pub(super) fn unsupported(method: &str) -> rpc::Error {
     let text = format!("Method not found: this client does not support {method}");
     rpc::Error::new(rpc::code::METHOD_NOT_FOUND, text)
 }
+
+/// What a server hears where there is no room for its question.
+const NO_ROOM: &str = "too many questions wait for their answers: ask again later";
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use tokio::task::LocalSet;
 use crate::fleet::Fleet;
 use crate::pipe::Era::{self, Legacy, Modern};
 use cells::{Client, Server, Target};
-use compare::How::{self, Anything, Gone, Is, More, Order, Place};
+use compare::How::{self, Anything, Gone, Is, Late, More, Names, Order, Place};
 use compare::When::{self, Always, Down, Same, Up};
 use compare::{Judge, Row};
 use recording::Recording;
@@ -32,6 +32,7 @@ const OWNED: &[Row] = &[
     row(Always, "answer initialize", "result/instructions", Anything, INSTRUCTIONS),
     row(Always, "answer initialize", "result/serverInfo", Is(&[WEIR]), SERVER_INFO),
     row(Always, "answer server/discover", "result/capabilities", Anything, CAPABILITIES),
+    row(Always, "answer server/discover", "result/instructions", Late, STARTING),
     row(Always, "answer server/discover", IN_META, Is(&[WEIR]), SERVER_INFO),
     row(Always, "answer server/discover", "result/supportedVersions", Is(&[VERSIONS]), VERSION),
     row(Always, "answer server/discover", "result/resultType", Place, RESULT_TYPE),
@@ -69,13 +70,25 @@ const OWNED: &[Row] = &[
     row(Always, "no item resources/read", "status", Is(&["200"]), NO_ITEM),
     row(Always, "answer weir/nonsense", "error", Is(&[NO_METHOD]), ERRORS),
     row(Always, "answer ping", "error", Is(&[NO_PING]), ERRORS),
+    // Questions.
+    row(Always, "note elicitation/create", "params/_meta/progressToken", Gone, TOKENS),
+    row(Always, "note sampling/createMessage", "params/_meta/progressToken", Gone, TOKENS),
+    row(Always, "note roots/list", "params/_meta/progressToken", Gone, TOKENS),
+    row(Up, "answer tools/call", "result/inputRequests", Names, PARKED),
+    row(Up, "answer tools/call", "result/inputRequests", Is(&[ASKS_FOR_ROOTS]), PARKED),
+    row(Up, "answer tools/call", "result/requestState", Anything, PARKED),
+    row(Up, "request tools/call", "params/inputResponses", Names, PARKED),
+    row(Up, "request tools/call", "params/requestState", Anything, PARKED),
     // Beside the answers.
     row(Always, "note notifications/progress", "params/progressToken", Place, TOKENS),
+    row(Same, "note notifications/subscriptions/acknowledged", "params/_meta", Place, LISTENS),
+    row(Same, "note notifications/resources/updated", "params/_meta", Place, LISTENS),
     row(Always, "unasked notifications/*list_changed", "", Anything, CHANGES),
     row(Always, "DELETE*", "", Anything, SESSIONS),
     row(Always, "GET*", "", Anything, SESSIONS),
     // What the server gets.
     row(Same, "upstream *", "params/_meta/progressToken", Anything, TOKENS),
+    row(Same, "upstream tools/call", LOG_LEVEL, Place, LEVELS),
     row(Same, "upstream notifications/cancelled", "params/requestId", Anything, IDS),
     row(Same, "upstream notifications/cancelled", "params/reason", Is(&[NOBODY_WAITS]), CANCEL),
     row(Same, "upstream notifications/cancelled", "params/_meta", Gone, CANCEL),
@@ -88,6 +101,8 @@ const fn row(when: When, of: &'static str, at: &'static str, how: How, since: &'
 const EVERYTHING_DECLARED: &str = "Weir lists over a session that declares all that it can bridge: some servers choose their tools by that";
 const CAPABILITIES: &str = "capabilities: the union of what the visible upstreams have";
 const INSTRUCTIONS: &str = "instructions: those of the visible upstreams under a heading each";
+const STARTING: &str =
+    "an upstream that has not started yet: its client is not kept waiting for long";
 const SERVER_INFO: &str =
     "serverInfo (Weir's own) of initialize, of its lists, and where there is none";
 const VERSION: &str = "Weir speaks every revision";
@@ -99,12 +114,18 @@ const ITS_ERA: &str = "not Weir's: this server says something else in each era";
 const NO_ITEM: &str = "denied and unknown are the same answer, in Weir's words";
 const ERRORS: &str = "the words of Weir's own errors";
 const TOKENS: &str = "progress tokens";
+const PARKED: &str = "requestState when Weir minted it, and the keys of what it asks itself";
+const LISTENS: &str = "subscriptionId, in what Weir tells of itself";
+const LEVELS: &str = "logLevel";
 const IDS: &str = "ids towards an upstream are minted by Weir";
 const CANCEL: &str = "a cancellation towards an upstream; a notification needs no _meta";
 const CHANGES: &str = "Weir tells of changes itself: when a view has changed";
 const SESSIONS: &str = "legacy sessions";
 
 const IN_META: &str = "result/_meta/io.modelcontextprotocol/serverInfo";
+const LOG_LEVEL: &str = "params/_meta/io.modelcontextprotocol/logLevel";
+/// The one from which a legacy server's progress token was taken.
+const ASKS_FOR_ROOTS: &str = r#"{"q1":{"method":"roots/list","params":{}}}"#;
 const NOBODY_WAITS: &str = r#""nobody waits for the answer any more""#;
 const WEIR: &str =
     concat!(r#"{"name":"weir","title":"Weir","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
@@ -189,15 +210,17 @@ fn judge(
     problems.into_iter().map(|problem| format!("{cell}: {problem}")).collect()
 }
 
+/// What a client sees that takes these steps over Streamable HTTP.
+async fn over_http_once(client: Client, era: Era, url: &str, steps: &Value) -> Seen {
+    let tap = Tap::before(url).await;
+    let endings = client.run(era, Target::Url(&tap.url), None, steps).await;
+    Seen::new(tap.take(1).await, &endings, steps)
+}
+
 /// Every client before one server over Streamable HTTP.
 async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
     let started = server.over_http().await;
-    let mut directly = Vec::new();
-    for (client, era) in clients(server) {
-        let (tap, steps) = (Tap::before(&started.url).await, script(server, era));
-        let endings = client.run(era, Target::Url(&tap.url), None, &steps).await;
-        directly.push((client, era, Seen::new(tap.take(1).await, &endings, &steps)));
-    }
+    let mut directly: Vec<(Client, Era, Value, Seen)> = Vec::new();
     let mut problems = Vec::new();
     for &spoken in server.eras() {
         let behind = Tap::before(&started.url).await;
@@ -205,53 +228,70 @@ async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
         let mut weir = fleet.serve().await;
         weir.logged("listed", "real").await;
         behind.take(0).await;
-        for (client, era, direct) in &directly {
-            let (tap, steps) = (Tap::before(&weir.endpoint).await, script(server, *era));
-            let endings = client.run(*era, Target::Url(&tap.url), None, &steps).await;
-            let through = Seen::new(tap.take(1).await, &endings, &steps);
+        for (client, era) in clients(server) {
+            let steps = script(server, era, spoken);
+            let is_known = |known: &(Client, Era, Value, Seen)| {
+                (known.0, known.1, &known.2) == (client, era, &steps)
+            };
+            if !directly.iter().any(is_known) {
+                let seen = over_http_once(client, era, &started.url, &steps).await;
+                directly.push((client, era, steps.clone(), seen));
+            }
+            let direct = directly.iter().find(|known| is_known(known)).unwrap();
+            let through = over_http_once(client, era, &weir.endpoint, &steps).await;
             let upstream = behind.take(1).await;
             let cell = format!("{client:?} {era:?} → {server:?} {spoken:?}, HTTP");
-            problems.extend(judge(judged, &cell, when(*era, spoken), direct, &through, &upstream));
+            let when = when(era, spoken);
+            problems.extend(judge(judged, &cell, when, &direct.3, &through, &upstream));
         }
         assert!(weir.stop().await);
     }
     problems
 }
 
+/// A client with a server over stdio, and the era that Weir speaks to the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pipes(Client, Era, Server, Era);
+
 /// One client before one server over stdio.
-async fn over_stdio(client: Client, of: Era, server: Server, judged: &Judge<'_>) -> Vec<String> {
-    let steps = script(server, of);
+async fn over_stdio(Pipes(client, of, server, spoken): Pipes, judged: &Judge<'_>) -> Vec<String> {
+    let steps = script(server, of, spoken);
     let tap = PipeTap::new();
     let endings = client.run(of, Target::Command(tap.around(server.command())), None, &steps).await;
     let direct = Seen::new(tap.take(), &endings, &steps);
 
     let (tap, behind) = (PipeTap::new(), PipeTap::new());
     let command = behind.around(server.command());
-    let fleet = fleet(&format!("command = {:?}\nargs = {:?}", command[0], &command[1..]), of);
+    let fleet = fleet(&format!("command = {:?}\nargs = {:?}", command[0], &command[1..]), spoken);
     let config = fleet.folder().join("weir.toml");
     let weir = [env!("CARGO_BIN_EXE_weir"), "stdio", "--config", config.to_str().unwrap()];
     let command = tap.around(weir.map(str::to_owned).to_vec());
     let endings = client.run(of, Target::Command(command), Some("real"), &steps).await;
     let through = Seen::new(tap.take(), &endings, &steps);
-    let cell = format!("{client:?} {of:?} → {server:?}, stdio");
-    judge(judged, &cell, Same, &direct, &through, &behind.take())
+    let cell = format!("{client:?} {of:?} → {server:?} {spoken:?}, stdio");
+    judge(judged, &cell, when(of, spoken), &direct, &through, &behind.take())
 }
 
 /// Over stdio each client meets one server in each era on an ordinary day, and all of them at night.
-fn pipes() -> impl Iterator<Item = (Client, Era, Server)> {
+fn pipes() -> impl Iterator<Item = Pipes> {
     let pairs = [
-        (Client::Rmcp, Legacy, Server::Everything),
-        (Client::Rmcp, Modern, Server::Python2),
-        (Client::TypeScript1, Legacy, Server::Python1),
-        (Client::TypeScript2, Legacy, Server::Python2),
-        (Client::TypeScript2, Modern, Server::Sdk2),
-        (Client::Python1, Legacy, Server::Sdk2),
-        (Client::Python2, Legacy, Server::Everything),
-        (Client::Python2, Modern, Server::Sdk2),
+        Pipes(Client::Rmcp, Legacy, Server::Everything, Legacy),
+        Pipes(Client::Rmcp, Modern, Server::Python2, Modern),
+        Pipes(Client::TypeScript1, Legacy, Server::Python1, Legacy),
+        Pipes(Client::TypeScript1, Legacy, Server::Asking, Modern),
+        Pipes(Client::TypeScript2, Legacy, Server::Python2, Legacy),
+        Pipes(Client::TypeScript2, Modern, Server::Sdk2, Modern),
+        Pipes(Client::TypeScript2, Modern, Server::Asking, Legacy),
+        Pipes(Client::Python1, Legacy, Server::Asking, Legacy),
+        Pipes(Client::Python2, Legacy, Server::Everything, Legacy),
+        Pipes(Client::Python2, Modern, Server::Asking, Modern),
     ];
     let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
     let all = Server::ALL.into_iter().flat_map(|server| {
-        clients(server).into_iter().map(move |(client, era)| (client, era, server))
+        let cells = clients(server).into_iter();
+        cells.flat_map(move |(client, era)| {
+            server.eras().iter().map(move |&spoken| Pipes(client, era, server, spoken))
+        })
     });
     all.filter(move |cell| is_night || pairs.contains(cell))
 }
@@ -260,8 +300,7 @@ fn pipes() -> impl Iterator<Item = (Client, Era, Server)> {
 async fn every_client_exchanges_the_same_frames_with_a_server_directly_and_through_weir() {
     let judge = &Judge::new(OWNED);
     let http = Server::ALL.into_iter().map(|server| over_http(server, judge).boxed_local());
-    let pipes =
-        pipes().map(|(client, era, server)| over_stdio(client, era, server, judge).boxed_local());
+    let pipes = pipes().map(|pipes| over_stdio(pipes, judge).boxed_local());
     let cells = stream::iter(http.chain(pipes)).buffer_unordered(AT_ONCE);
     let problems = LocalSet::new().run_until(cells.collect::<Vec<_>>()).await;
     let problems = [problems.concat(), judge.unused()].concat();

@@ -80,6 +80,12 @@ pub(crate) async fn sdk2() -> Started {
     announced(command.arg(script("sdk2_server.mjs")).arg("http")).await
 }
 
+/// A server of the TypeScript SDK v2 that asks, over Streamable HTTP and with sessions in the legacy era.
+pub(crate) async fn sdk2_asking() -> Started {
+    let mut command = Command::new(part("bin/node"));
+    announced(command.arg(script("sdk2_asking.mjs")).arg("http")).await
+}
+
 /// A server of the Python SDK in this part over Streamable HTTP.
 pub(crate) async fn python(part_of: &str) -> Started {
     let mut command = Command::new(part(&format!("{part_of}/bin/python")));

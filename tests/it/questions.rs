@@ -319,6 +319,34 @@ async fn two_questions_at_once_and_two_rounds_are_answered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_legacy_servers_progress_token_does_not_reach_whoever_is_asked() {
+    // Two servers may choose the same, and nobody takes a client's progress to them.
+    const MARKED: [(&str, &str); 3] = [
+        (r#"{"x":1e400,"_meta":{"progressToken":0}}"#, r#"{"x":1e400}"#),
+        (r#"{"_meta":{"progressToken":"t","y":1.0}}"#, r#"{"_meta":{"y":1.0}}"#),
+        (r#"{"_meta":{ "y" : 1.0 }}"#, r#"{"_meta":{ "y" : 1.0 }}"#),
+    ];
+    everywhere("", hub, async |world, cell| {
+        if cell.upstream.is_modern() || !can_ask(cell.upstream) {
+            return;
+        }
+        let client = world.client_declaring(cell.client, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        for (before, (params, expected)) in MARKED.into_iter().enumerate() {
+            let mut talk = Talk::start(&client, CALL);
+            let call = put(upstream, held.next().await, &[("q", Question { params, ..ROOTS })]);
+            let questions = talk.asked(1).await;
+            assert_eq!(questions[0].params, expected, "{cell:?}");
+            talk.answer(&[(&questions[0].key, ROOTS.answer)]).await;
+            let (call, _) = hear(upstream, &mut held, call, &["q"], before).await;
+            talk.end(call, upstream).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn n57_a_client_is_not_asked_for_what_it_did_not_declare() {
     everywhere("", hub, async |world, cell| {
         let upstream = world.upstream("hub");

@@ -8,7 +8,9 @@ use tokio::process::Command;
 
 use super::rmcp;
 use crate::fleet::{Log, soon};
-use crate::parts::{Started, everything, everything_over_http, part, python, script, sdk2};
+use crate::parts::{
+    Started, everything, everything_over_http, part, python, script, sdk2, sdk2_asking,
+};
 use crate::pipe::Era::{self, Legacy, Modern};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,17 +19,20 @@ pub(crate) enum Server {
     Everything,
     /// Of the TypeScript SDK v2.
     Sdk2,
+    /// Of the same, with tools that ask; it keeps sessions.
+    Asking,
     Python1,
     Python2,
 }
 
 impl Server {
-    pub(crate) const ALL: [Self; 4] = [Self::Everything, Self::Sdk2, Self::Python1, Self::Python2];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Everything, Self::Sdk2, Self::Asking, Self::Python1, Self::Python2];
 
     pub(crate) fn eras(self) -> &'static [Era] {
         match self {
             Self::Everything | Self::Python1 => &[Legacy],
-            Self::Sdk2 | Self::Python2 => &[Legacy, Modern],
+            Self::Sdk2 | Self::Asking | Self::Python2 => &[Legacy, Modern],
         }
     }
 
@@ -36,6 +41,7 @@ impl Server {
         let (runs_on, program) = match self {
             Self::Everything => ("bin/node", everything()),
             Self::Sdk2 => ("bin/node", script("sdk2_server.mjs")),
+            Self::Asking => ("bin/node", script("sdk2_asking.mjs")),
             Self::Python1 => ("mcp1/bin/python", script("python_server.py")),
             Self::Python2 => ("mcp2/bin/python", script("python_server.py")),
         };
@@ -47,6 +53,7 @@ impl Server {
         match self {
             Self::Everything => everything_over_http().await,
             Self::Sdk2 => sdk2().await,
+            Self::Asking => sdk2_asking().await,
             Self::Python1 => python("mcp1").await,
             Self::Python2 => python("mcp2").await,
         }

@@ -44,10 +44,14 @@ pub(crate) enum How {
     More,
     /// The same, elsewhere among the members.
     Place,
+    /// The same values in the same order, under other names.
+    Names,
     /// Through Weir it is one of these.
     Is(&'static [&'static str]),
     /// Through Weir it is not there.
     Gone,
+    /// Through Weir it may not be there, which is a matter of luck: nothing has to need such a row.
+    Late,
 }
 
 /// What is compared, and what may differ there.
@@ -80,7 +84,8 @@ impl<'a> Judge<'a> {
     /// Rows that nothing needed.
     pub(crate) fn unused(&self) -> Vec<String> {
         let used = self.used.borrow();
-        let rows = self.rows.iter().enumerate().filter(|(row, _)| !used.contains(row));
+        let rows = self.rows.iter().enumerate();
+        let rows = rows.filter(|(place, row)| !used.contains(place) && row.how != How::Late);
         rows.map(|(_, Row { when, of, at, since, .. })| {
             format!("nothing needs the row {when:?}, {of}, {at}: {since}\n")
         })
@@ -95,8 +100,11 @@ impl Trial<'_> {
         for (direct, through) in direct.exchanges.iter().zip(&through.exchanges) {
             self.exchange(direct, through);
         }
+        self.unasked(direct, through);
+        // How often lists are said to have changed, and streams opened, is a matter of luck.
         let told = |recording: &Recording| {
-            let told = recording.unasked.iter().map(|told| format!("unasked {}", method(told)));
+            let told = recording.unasked.iter().filter(|told| is_of_lists(told));
+            let told = told.map(|told| format!("unasked {}", method(told)));
             told.chain(recording.verbs.iter().cloned()).collect::<BTreeSet<_>>()
         };
         let (direct, through) = (told(direct), told(through));
@@ -113,12 +121,34 @@ impl Trial<'_> {
         }
     }
 
-    /// What a server gets: the requests for its items, as a client writes them.
+    /// What a client is told or asked for none of its requests, in its order.
+    fn unasked(&mut self, direct: &Recording, through: &Recording) {
+        let all = |recording: &Recording| {
+            recording.unasked.iter().filter(|told| !is_of_lists(told)).cloned().collect::<Vec<_>>()
+        };
+        let (direct, through) = (all(direct), all(through));
+        let methods =
+            |all: &[String]| all.iter().map(|it| method(it).to_owned()).collect::<Vec<_>>();
+        if methods(&direct) != methods(&through) {
+            self.of = "unasked".to_owned();
+            self.place = "beside the requests".to_owned();
+            return self.differ("", &direct.join("\n"), &through.join("\n"));
+        }
+        for (direct, through) in direct.iter().zip(&through) {
+            self.of = format!("note {}", method(direct));
+            self.compare("params", at(direct, &["params"]), at(through, &["params"]));
+        }
+    }
+
+    /// What a server gets, as a client writes it: the requests for its items, and answers to what it asks.
     pub(crate) fn upstreams(&mut self, direct: &Recording, through: &Recording) {
         let items = |recording: &Recording| {
             // What is not there Weir answers by itself.
             let is_item = |exchange: &&Exchange| {
-                ITEMS.contains(&exchange.method()) && !is_of_nothing(&exchange.message)
+                // What is asked for no call Weir refuses by itself.
+                let is_answer = at(&exchange.message, &["result"]).is_some();
+                let is_of_item = is_answer || ITEMS.contains(&exchange.method());
+                is_of_item && !is_of_nothing(&exchange.message)
             };
             let items: Vec<_> = recording.exchanges.iter().filter(is_item).collect();
             let is_about_one =
@@ -268,7 +298,18 @@ impl Trial<'_> {
             rows.filter(|(_, row)| self.fits(row) && row.at == at).find(|(_, row)| match row.how {
                 How::Anything => true,
                 How::Place => false,
-                How::Gone => through.is_none(),
+                How::Gone | How::Late => through.is_none(),
+                How::Names => {
+                    let values = |text: Option<&str>| {
+                        let members = members(text?)?.into_iter();
+                        Some(
+                            members
+                                .map(|it| self.read(Some(it.1)).map(Cow::into_owned))
+                                .collect::<Vec<_>>(),
+                        )
+                    };
+                    values(direct).is_some_and(|direct| Some(direct) == values(through))
+                }
                 How::Is(values) => through.is_some_and(|value| values.contains(&value)),
                 How::Order | How::More => {
                     let sorted = |text: Option<&str>| {
@@ -316,6 +357,10 @@ impl Trial<'_> {
 /// What Weir hands on.
 const ITEMS: [&str; 4] = ["prompts/get", "tools/call", "resources/read", "completion/complete"];
 
+fn is_of_lists(told: &str) -> bool {
+    method(told).ends_with("list_changed")
+}
+
 fn method(message: &str) -> &str {
     at(message, &["method"]).unwrap_or_default().trim_matches('"')
 }
@@ -324,7 +369,9 @@ fn method(message: &str) -> &str {
 mod tests {
     use super::*;
 
-    const ROWS: [Row; 4] = [
+    const ROWS: [Row; 6] = [
+        Row { when: When::Same, of: "answer ask", at: "result/keys", how: How::Names, since: "" },
+        Row { when: When::Same, of: "answer ask", at: "result/late", how: How::Late, since: "" },
         Row {
             when: When::Same,
             of: "answer tools/list",
@@ -414,6 +461,48 @@ mod tests {
             let answers = [&[told.as_str(), CALLED][..], &[&note(other), CALLED]];
             let seen = check(When::Same, "tools/call", answers[0], answers[1]);
             assert_eq!(seen, problems, "{other}");
+        }
+    }
+
+    #[test]
+    fn other_names_are_the_same_values_and_what_is_late_may_be_missing() {
+        let direct = r#"{"id":1,"result":{"keys":{"a":1,"b":[2]},"late":1}}"#;
+        for (other, problems) in [
+            (r#"{"id":1,"result":{"keys":{"x":1,"y":[2]},"late":1}}"#, 0),
+            (r#"{"id":1,"result":{"keys":{"x":1,"y":[2]}}}"#, 0),
+            (r#"{"id":1,"result":{"keys":{"x":[2],"y":1},"late":1}}"#, 1),
+            (r#"{"id":1,"result":{"keys":{"x":1},"late":1}}"#, 1),
+            (r#"{"id":1,"result":{"keys":[1,[2]],"late":1}}"#, 1),
+            (r#"{"id":1,"result":{"keys":{"a":1,"b":[2]},"late":2}}"#, 1),
+        ] {
+            assert_eq!(check(When::Same, "ask", &[direct], &[other]), problems, "{other}");
+        }
+        let judge = Judge::new(&ROWS);
+        assert_eq!(
+            judge.unused().len(),
+            ROWS.len() - 1,
+            "nothing has to need the one that is late"
+        );
+    }
+
+    #[test]
+    fn what_is_told_beside_the_requests_is_compared_in_its_order() {
+        let told = |uris: &[&str]| {
+            let told = uris.iter().map(|uri| {
+                format!(
+                    r#"{{"method":"notifications/resources/updated","params":{{"uri":"{uri}"}}}}"#
+                )
+            });
+            let changed = r#"{"method":"notifications/tools/list_changed"}"#.to_owned();
+            Recording { unasked: told.chain([changed]).collect(), ..Recording::default() }
+        };
+        for (other, problems) in
+            [(&["a", "b"][..], 0), (&["a"], 1), (&["a", "c"], 1), (&["b", "a"], 2)]
+        {
+            let judge = Judge::new(&ROWS);
+            let mut trial = judge.trial(When::Same);
+            trial.clients(&told(&["a", "b"]), &told(other));
+            assert_eq!(trial.problems.len(), problems, "{other:?}");
         }
     }
 

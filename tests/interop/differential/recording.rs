@@ -49,7 +49,9 @@ impl Recording {
 
     /// How many requests were given up, each in its era's way for this wire.
     pub(crate) fn given_up(&self) -> usize {
-        let given_up = |exchange: &&Exchange| exchange.is_cancel() || exchange.was_left();
+        let given_up = |exchange: &&Exchange| {
+            exchange.is_cancel() || exchange.was_left() && !exchange.is_listen()
+        };
         self.exchanges.iter().filter(given_up).count()
     }
 
@@ -58,7 +60,7 @@ impl Recording {
     pub(crate) fn in_order(mut self) -> Self {
         let (cancels, mut rest): (Vec<_>, Vec<_>) =
             self.exchanges.into_iter().partition(Exchange::is_cancel);
-        for exchange in &mut rest {
+        for exchange in rest.iter_mut().filter(|exchange| !exchange.is_listen()) {
             if exchange.was_left() || cancels.iter().any(|cancel| cancel.cancels(exchange)) {
                 exchange.answers.truncate(1);
                 self.unasked.retain(|told| !exchange.is_for(told));
@@ -83,18 +85,26 @@ impl Exchange {
         at(&self.message, &["method"]).unwrap_or_default().trim_matches('"')
     }
 
+    /// Whether it goes on for as long as its client likes.
+    pub(crate) fn is_listen(&self) -> bool {
+        self.method() == "subscriptions/listen"
+    }
+
     fn is_cancel(&self) -> bool {
         self.method() == "notifications/cancelled"
     }
 
     fn is_for(&self, line: &str) -> bool {
         let (id, token) = (at(&self.message, &["id"]), at(&self.message, &TOKEN));
-        if self.method().is_empty() {
-            return false;
-        }
-        match at(line, &["method"]) {
-            None => id.is_some() && at(line, &["id"]) == id,
-            Some(_) => token.is_some() && at(line, &["params", "progressToken"]) == token,
+        let is_of = |it: Option<&str>, of: &[&str]| it.is_some() && at(line, of) == it;
+        match (self.method().is_empty(), at(line, &["method"]).is_none()) {
+            // A question is for whoever answered it.
+            (true, is_answer) => !is_answer && is_of(id, &["id"]),
+            (false, true) => is_of(id, &["id"]),
+            (false, false) => {
+                is_of(token, &["params", "progressToken"])
+                    || self.is_listen() && is_of(id, &SUBSCRIPTION)
+            }
         }
     }
 
@@ -116,6 +126,9 @@ const MODERN: [&str; 3] = ["params", "_meta", "io.modelcontextprotocol/protocolV
 
 /// Where a request has its progress token.
 const TOKEN: [&str; 3] = ["params", "_meta", "progressToken"];
+
+/// Where what is told on a listen says whose it is.
+const SUBSCRIPTION: [&str; 3] = ["params", "_meta", "io.modelcontextprotocol/subscriptionId"];
 
 /// What an object holds at a path, as it is written there.
 pub(crate) fn at<'a>(text: &'a str, path: &[&str]) -> Option<&'a str> {
@@ -184,6 +197,21 @@ mod tests {
         let (first, answer) = ([note.to_owned()], [got.to_owned()]);
         assert_eq!(seen, [(call, &first[..]), (cancel, &[]), (get, &answer)]);
         assert_eq!(recording.unasked, [told]);
+
+        // A question is for its answer, though its id may be a request's, too; what is told on a listen is for
+        // that, and stays when the listen is given up.
+        let listen = r#"{"id":2,"method":"subscriptions/listen","params":{}}"#;
+        let end = r#"{"method":"notifications/cancelled","params":{"requestId":2}}"#;
+        let update = r#"{"method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":2}}}"#;
+        let (question, answer) = (r#"{"id":1,"method":"roots/list"}"#, r#"{"id":1,"result":{}}"#);
+        let recording = Recording::of_lines(
+            &[listen, call, answer, end].join("\n"),
+            &[update, question, late, update].join("\n"),
+        );
+        let answers = recording.exchanges.iter().map(|exchange| exchange.answers.join(" "));
+        let updates = [update, update].join(" ");
+        assert_eq!(answers.collect::<Vec<_>>(), [&updates, "", late, question]);
+        assert!(recording.unasked.is_empty());
 
         // Over HTTP a late note comes on whatever stream there is.
         let exchanges = [call, get, cancel].map(Exchange::of).to_vec();

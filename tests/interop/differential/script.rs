@@ -3,20 +3,9 @@
 use serde_json::{Value, json};
 
 use super::cells::Server;
-use crate::pipe::Era::{self, Modern};
+use crate::pipe::Era::{self, Legacy, Modern};
 
-/// What a script may hold besides what every server has; a row is switched on by its `true`.
-///
-/// Each needs a part of the protocol that is carried from a certain day on, and is taken in all cells from
-/// then on.
-const MORE: [(&str, More, bool); 5] = [
-    ("questions with a form", More::Elicit, false),
-    ("questions to a model", More::Sample, false),
-    ("the client's roots", More::Roots, false),
-    ("the server's log", More::Log, false),
-    ("subscriptions to a resource", More::Subscribe, false),
-];
-
+/// What a script may hold besides what every server has.
 #[derive(Clone, Copy)]
 enum More {
     Elicit,
@@ -26,31 +15,43 @@ enum More {
     Subscribe,
 }
 
+impl More {
+    const ALL: [Self; 5] = [Self::Elicit, Self::Sample, Self::Roots, Self::Log, Self::Subscribe];
+
+    /// What a client declares for it.
+    fn declared(self) -> Option<(&'static str, Value)> {
+        match self {
+            Self::Elicit => Some(("elicitation", json!({ "form": {} }))),
+            Self::Sample => Some(("sampling", json!({}))),
+            Self::Roots => Some(("roots", json!({}))),
+            Self::Log | Self::Subscribe => None,
+        }
+    }
+}
+
 /// A name and a URI that no server has.
 const UNKNOWN: [&str; 2] = ["nonesuch", "nowhere://at/all"];
+
+/// The one resource of the server that asks.
+const PORTS: &str = "tides://ports";
 
 /// Whether a step or a message asks for what is not there.
 pub(crate) fn is_of_nothing(text: &str) -> bool {
     UNKNOWN.iter().any(|name| text.contains(name))
 }
 
-/// The script for one server and a client of one era: `{ capabilities, steps }`.
-pub(crate) fn script(server: Server, era: Era) -> Value {
+/// The script for one server, which Weir speaks to in this era, and a client of one era:
+/// `{ capabilities, steps }`.
+pub(crate) fn script(server: Server, era: Era, spoken: Era) -> Value {
     let mut capabilities = json!({});
     let mut steps = steps(server);
-    for (_, more, is_on) in MORE {
-        if is_on {
-            let declared = match more {
-                More::Elicit => Some(("elicitation", json!({ "form": {} }))),
-                More::Sample => Some(("sampling", json!({}))),
-                More::Roots => Some(("roots", json!({}))),
-                More::Log | More::Subscribe => None,
-            };
-            if let Some((name, declared)) = declared {
-                capabilities[name] = declared;
-            }
-            steps.extend(more_steps(server, era, more));
+    for more in More::ALL {
+        let asked = more_steps(server, era, spoken, more);
+        // Without them it might be asked for no call, and at any time.
+        if let Some((name, declared)) = more.declared().filter(|_| !asked.is_empty()) {
+            capabilities[name] = declared;
         }
+        steps.extend(asked);
     }
     // Last, since what a server still tells of it may come at any time; and something behind it, so that
     // it is told of before the client ends.
@@ -60,7 +61,7 @@ pub(crate) fn script(server: Server, era: Era) -> Value {
             json!({ "duration": 3, "steps": 30 }),
             "simple-prompt",
         ),
-        Server::Sdk2 => ("wait", json!({}), "mooring"),
+        Server::Sdk2 | Server::Asking => ("wait", json!({}), "mooring"),
         Server::Python1 | Server::Python2 => ("wait", json!({}), "plain"),
     };
     steps.push(step("cancel at progress", tool, arguments));
@@ -130,6 +131,8 @@ fn steps(server: Server) -> Vec<Value> {
             read("tides://ports"),
             read("tides://Den%20Oever/now"),
         ],
+        // What it is for comes with what it asks and tells.
+        Server::Asking => vec![complete("ref/prompt", "tide-table", "port", "D"), read(PORTS)],
         Server::Python1 | Server::Python2 => vec![
             get("greet", json!({ "name": "Ada" })),
             get("greet", json!({})),
@@ -155,32 +158,61 @@ fn steps(server: Server) -> Vec<Value> {
     steps
 }
 
-/// The tools of the TypeScript SDK v2's server ask nothing.
-fn more_steps(server: Server, era: Era, more: More) -> Vec<Value> {
-    let is_python = matches!(server, Server::Python1 | Server::Python2);
-    let pick = |everything: Value, python: Value| match server {
-        Server::Everything => vec![everything],
-        Server::Python1 | Server::Python2 => vec![python],
-        Server::Sdk2 => Vec::new(),
-    };
-    match more {
-        More::Elicit => {
-            pick(call("trigger-elicitation-request", json!({})), call("ask", json!({})))
-        }
-        More::Sample => pick(
-            call("trigger-sampling-request", json!({ "prompt": "What is a weir?" })),
-            call("sample", json!({})),
-        ),
-        More::Roots => pick(call("get-roots-list", json!({})), call("roots", json!({}))),
-        // What the other tells of depends on the time.
-        More::Log if is_python => vec![call("log", json!({ "text": "written down" }))],
-        // Neither declares it to legacy clients, to whom it tells of changes unasked.
-        More::Subscribe if server == Server::Python2 && era == Modern => vec![
-            json!({ "do": "subscribe", "uri": "water://stations" }),
-            call("touch", json!({ "uri": "water://stations" })),
+/// A call of which a client of this era wants to hear what is logged.
+fn at_level(level: &str, era: Era, mut call: Value) -> Vec<Value> {
+    if era == Modern {
+        call["params"]["_meta"] = json!({ "io.modelcontextprotocol/logLevel": level });
+        return vec![call];
+    }
+    vec![json!({ "do": "log level", "level": level }), call]
+}
+
+/// The steps for a part of the protocol, with a server that has it in the eras that it is spoken to in: the
+/// client's where they meet directly, and Weir's.
+fn more_steps(server: Server, era: Era, spoken: Era, more: More) -> Vec<Value> {
+    let ask = |name: &str| vec![call(name, json!({}))];
+    let is_always = |of: Era| (era, spoken) == (of, of);
+    let follow = |uri: &str| {
+        vec![
+            json!({ "do": "subscribe", "uri": uri }),
+            call("touch", json!({ "uri": uri })),
             json!({ "do": "hear of an update" }),
-            json!({ "do": "unsubscribe", "uri": "water://stations" }),
-        ],
-        More::Log | More::Subscribe => Vec::new(),
+            json!({ "do": "unsubscribe", "uri": uri }),
+        ]
+    };
+    match (more, server) {
+        (More::Elicit, Server::Everything) => ask("trigger-elicitation-request"),
+        (More::Sample, Server::Everything) => {
+            vec![call("trigger-sampling-request", json!({ "prompt": "What is a weir?" }))]
+        }
+        // It asks for roots for no call of anybody's, and tells of its log and its resources by the clock.
+        (More::Roots | More::Log | More::Subscribe, Server::Everything) => Vec::new(),
+
+        // Its tools ask nothing, and it declares neither of the others.
+        (_, Server::Sdk2) => Vec::new(),
+
+        (More::Elicit, Server::Asking) => [ask("ask"), ask("interview")].concat(),
+        (More::Sample, Server::Asking) => ask("sample"),
+        (More::Roots, Server::Asking) => ask("roots"),
+        (More::Log, Server::Asking) => {
+            let write = call("log", json!({ "levels": ["info", "error"] }));
+            [vec![write.clone()], at_level("warning", era, write)].concat()
+        }
+        (More::Subscribe, Server::Asking) => follow(PORTS),
+
+        // In the modern era this SDK refuses to let a tool ask.
+        (More::Elicit | More::Sample, Server::Python1 | Server::Python2) if !is_always(Legacy) => {
+            Vec::new()
+        }
+        (More::Elicit, Server::Python1 | Server::Python2) => ask("ask"),
+        (More::Sample, Server::Python1 | Server::Python2) => ask("sample"),
+        // It asks for them for no call, either.
+        (More::Roots, Server::Python1 | Server::Python2) => Vec::new(),
+        (More::Log, Server::Python1 | Server::Python2) => {
+            at_level("info", era, call("log", json!({ "text": "written down" })))
+        }
+        (More::Subscribe, Server::Python2) if is_always(Modern) => follow("water://stations"),
+        // No legacy client is let subscribe.
+        (More::Subscribe, Server::Python1 | Server::Python2) => Vec::new(),
     }
 }

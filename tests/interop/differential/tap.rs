@@ -48,8 +48,7 @@ struct Seen {
 impl Seen {
     /// Whether its answer is still to come; a listen goes on for as long as it likes.
     fn is_open(&self) -> bool {
-        let is_listen = self.exchange.method() == "subscriptions/listen";
-        self.verb == Method::POST && self.is_open && !is_listen
+        self.verb == Method::POST && self.is_open && !self.exchange.is_listen()
     }
 }
 
@@ -89,7 +88,10 @@ impl Tap {
         };
         let whole = tokio::time::timeout(PATIENCE, changes.wait_for(is_whole)).await;
         let Ok(Ok(seen)) = whole else {
-            panic!("{given_up} given up and none open: {:#?}", &self.log.seen.borrow()[from..]);
+            let seen = self.log.seen.borrow();
+            let open: Vec<_> = seen[from..].iter().filter(|seen| seen.is_open()).collect();
+            let given_up_so_far = Recording::of(&seen[from..]).given_up();
+            panic!("{given_up_so_far} of {given_up} were given up, and these are open: {open:#?}");
         };
         self.log.taken.store(seen.len(), Relaxed);
         Recording::of(&seen[from..]).in_order()

@@ -142,15 +142,35 @@ async def sample(ctx: Context) -> str:
     """Asks the client's model."""
     content = types.TextContent(type="text", text="What is a weir?")
     message = types.SamplingMessage(role="user", content=content)
-    answer = await ctx.session.create_message([message], max_tokens=9)
+    # Without the id it would be asked beside every call.
+    answer = await ctx.session.create_message(
+        [message], max_tokens=9, related_request_id=ctx.request_id
+    )
     return answer.content.text
 
 
 @mcp.tool()
 async def roots(ctx: Context) -> str:
-    """Asks for the client's roots."""
+    """Asks for the client's roots, which this SDK does beside every call."""
     answer = await ctx.session.list_roots()
     return " ".join(str(root.uri) for root in answer.roots)
+
+
+# A server declares that it logs by taking a level; each writes all the same.
+if hasattr(mcp, "_mcp_server"):
+
+    @mcp._mcp_server.set_logging_level()
+    async def take_level(level):
+        pass
+
+else:
+
+    async def take_level(context, params):
+        return types.EmptyResult()
+
+    mcp._lowlevel_server.add_request_handler(
+        "logging/setLevel", types.SetLevelRequestParams, take_level
+    )
 
 
 @mcp.tool()

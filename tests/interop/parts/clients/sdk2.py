@@ -72,7 +72,7 @@ async def main():
                 complete=complete,
                 read=client.read_resource,
                 call=lambda params, told: client.call_tool(
-                    params["name"], params.get("arguments"), progress_callback=told
+                    params["name"], params.get("arguments"), progress_callback=told, meta=params.get("_meta")
                 ),
                 # It says so itself when its user gives up.
                 cancelled=anyio.lowlevel.checkpoint,

@@ -1,0 +1,162 @@
+// A server of the TypeScript SDK v2 that speaks to its client in mid-call, in both eras, for the interop tests.
+//
+//   node sdk2_asking.mjs stdio          one client on stdin and stdout, of the era that it opens with
+//   node sdk2_asking.mjs http           Streamable HTTP on loopback, on a free port
+//
+// Its tools ask (`ask`, `sample`, `roots`, and `interview`, which asks twice and holds a state between),
+// `log` and `touch` a resource, of which whoever subscribed to it is told. A tool asks in one way: the SDK
+// makes requests to a legacy client of it. For that, and to be told of anything, such a client needs a
+// session: over HTTP this server keeps them, which the SDK leaves to its users.
+//
+// Over HTTP it prints one line, `listening on http://127.0.0.1:PORT/mcp`, once its port is bound.
+// Knows nothing of Weir.
+
+import { randomUUID } from 'node:crypto';
+import { createServer } from 'node:http';
+import { createRequire } from 'node:module';
+
+const require = createRequire(new URL('../../../.cache/interop/npm/', import.meta.url));
+const { McpServer, completable, createMcpHandler, inputRequired, isLegacyRequest } = require('@modelcontextprotocol/server');
+const { serveStdio } = require('@modelcontextprotocol/server/stdio');
+const { NodeStreamableHTTPServerTransport, toNodeHandler, toWebRequest } = require('@modelcontextprotocol/node');
+const { z } = require('zod');
+
+const PORTS = 'tides://ports';
+const NAME = { message: 'Who are you?', requestedSchema: { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] } };
+const THOUGHT = { messages: [{ role: 'user', content: { type: 'text', text: 'What is a weir?' } }], maxTokens: 9 };
+
+const said = text => ({ content: [{ type: 'text', text }] });
+// Sorted, since the SDK reads an answer into another order in each era.
+const sorted = (_, value) =>
+    value?.constructor === Object ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))) : value;
+const heard = answer => said(JSON.stringify(answer, sorted));
+
+// Of legacy clients, by server: the resources that each has subscribed to.
+const subscribed = new Map();
+let tellModern = () => {};
+
+async function tell(uri) {
+    tellModern(uri);
+    const servers = [...subscribed].filter(([, uris]) => uris.has(uri)).map(([server]) => server);
+    await Promise.all(servers.map(({ server }) => server.sendResourceUpdated({ uri })));
+}
+
+function makeServer({ era }) {
+    const server = new McpServer(
+        { name: 'weir-interop-asking', version: '1.0.0' },
+        { capabilities: { logging: {}, resources: { subscribe: true } } },
+    );
+    const tool = (name, does, inputSchema = z.object({})) =>
+        server.registerTool(name, { description: `Does what it says: ${name}.`, inputSchema }, does);
+    // Asks one question, and says what was answered.
+    const asks = (name, question) =>
+        tool(name, (_, { mcpReq }) => {
+            const answer = mcpReq.inputResponses?.answer;
+            return answer ? heard(answer) : inputRequired({ inputRequests: { answer: question } });
+        });
+    asks('ask', inputRequired.elicit(NAME));
+    asks('sample', inputRequired.createMessage(THOUGHT));
+    asks('roots', inputRequired.listRoots());
+    tool('interview', (_, { mcpReq }) => {
+        const { inputResponses: given } = mcpReq;
+        const state = mcpReq.requestState?.();
+        if (given?.second) return heard([JSON.parse(state), given.second]);
+        const asks = given?.first
+            ? { inputRequests: { second: inputRequired.elicit(NAME) }, requestState: JSON.stringify(given.first) }
+            : { inputRequests: { first: inputRequired.elicit(NAME) } };
+        return inputRequired(asks);
+    });
+    tool(
+        'log',
+        async ({ levels }, { mcpReq }) => {
+            for (const level of levels) await mcpReq.log(level, { said: `at ${level}` }, 'gauge');
+            return said('logged');
+        },
+        z.object({ levels: z.array(z.string()) }),
+    );
+    tool(
+        'touch',
+        async ({ uri }) => {
+            // Over stdio the SDK tells its modern client, too, if it listens.
+            await (wire === 'stdio' ? server.server.sendResourceUpdated({ uri }) : tell(uri));
+            return said(`touched ${uri}`);
+        },
+        z.object({ uri: z.string() }),
+    );
+    tool('wait', async (_, { mcpReq }) => {
+        const progressToken = mcpReq._meta?.progressToken;
+        if (progressToken !== undefined) {
+            await mcpReq.notify({ method: 'notifications/progress', params: { progressToken, progress: 1, total: 2 } });
+        }
+        await new Promise(resolve => mcpReq.signal.addEventListener('abort', resolve));
+        return said('cancelled');
+    });
+    const port = completable(z.string(), typed => ['Delfzijl', 'Harlingen'].filter(port => port.startsWith(typed)));
+    server.registerPrompt('tide-table', { argsSchema: z.object({ port }) }, ({ port }) => ({
+        messages: [{ role: 'user', content: { type: 'text', text: `Make a table of the tides in ${port}.` } }],
+    }));
+    server.registerPrompt('mooring', { description: 'Takes no arguments.' }, () => ({
+        messages: [{ role: 'user', content: { type: 'text', text: 'How does one moor?' } }],
+    }));
+    server.registerResource('ports', PORTS, { mimeType: 'text/plain' }, uri => ({
+        contents: [{ uri: uri.href, mimeType: 'text/plain', text: 'Delfzijl' }],
+    }));
+    if (era === 'legacy') {
+        const uris = new Set();
+        server.server.setRequestHandler('resources/subscribe', ({ params }) => (uris.add(params.uri), {}));
+        server.server.setRequestHandler('resources/unsubscribe', ({ params }) => (uris.delete(params.uri), {}));
+        subscribed.set(server, uris);
+    }
+    return server;
+}
+
+// Legacy sessions, by id.
+const sessions = new Map();
+
+async function open() {
+    const transport = new NodeStreamableHTTPServerTransport({
+        sessionIdGenerator: randomUUID,
+        onsessioninitialized: id => sessions.set(id, transport),
+        onsessionclosed: id => sessions.delete(id),
+    });
+    const server = makeServer({ era: 'legacy' });
+    await server.connect(transport);
+    server.server.onclose = () => subscribed.delete(server);
+    return transport;
+}
+
+async function serveLegacy(request, response, body) {
+    const id = request.headers['mcp-session-id'];
+    if (id !== undefined && !sessions.has(id)) {
+        response.writeHead(404).end();
+        return;
+    }
+    const transport = sessions.get(id) ?? (await open());
+    await transport.handleRequest(request, response, body);
+}
+
+async function bodyOf(request) {
+    const chunks = [];
+    for await (const chunk of request) chunks.push(chunk);
+    return chunks.length > 0 ? JSON.parse(Buffer.concat(chunks).toString()) : undefined;
+}
+
+const [wire] = process.argv.slice(2);
+if (wire === 'stdio') {
+    serveStdio(makeServer);
+} else if (wire === 'http') {
+    const handler = createMcpHandler(makeServer, { legacy: 'reject' });
+    tellModern = uri => handler.notify.resourceUpdated(uri);
+    const serveModern = toNodeHandler(handler);
+    const listener = createServer(async (request, response) => {
+        const body = await bodyOf(request);
+        const isLegacy = await isLegacyRequest(await toWebRequest(request, body), body);
+        await (isLegacy ? serveLegacy : serveModern)(request, response, body);
+    });
+    listener.listen(0, '127.0.0.1', () => {
+        console.log(`listening on http://127.0.0.1:${listener.address().port}/mcp`);
+    });
+} else {
+    console.error('usage: sdk2_asking.mjs stdio | http');
+    process.exit(2);
+}
