@@ -14,6 +14,7 @@
 mod access;
 mod document;
 mod file;
+mod guard;
 mod headers;
 mod include;
 mod ledger;
@@ -32,6 +33,7 @@ use std::path::Path;
 
 use tokio_util::sync::CancellationToken;
 
+pub use crate::guard::Rules;
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
@@ -60,6 +62,8 @@ pub struct Config {
     pub protocol: Protocol,
     /// How items are named towards clients.
     pub naming: Naming,
+    /// What goes in and comes out, where an upstream does not say otherwise.
+    pub guard: Rules,
     /// The upstreams that are used, in the order of the file.
     pub upstreams: Vec<Upstream>,
     /// What the file says of every upstream, used or not, in its order.
@@ -144,7 +148,8 @@ impl Config {
         root.has("include");
         let server = root.table("server", sections::server);
         let protocol = root.table("protocol", |t| sections::protocol(t, &server));
-        let upstreams = upstreams::read(root, surroundings);
+        let guard = root.table("guard", |t| guard::guard(t, &Rules::default()));
+        let upstreams = upstreams::read(root, surroundings, &guard);
         let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
         let (roles, clients) = access::roles_and_clients(root, &upstreams.names);
         let auth =
@@ -154,6 +159,7 @@ impl Config {
             server,
             protocol,
             naming,
+            guard,
             upstreams: upstreams.list,
             outlines: upstreams.outlines,
             auth,
@@ -192,6 +198,7 @@ impl Default for Config {
             server: Server::default(),
             protocol: Protocol::default(),
             naming: Naming::default(),
+            guard: Rules::default(),
             upstreams: Vec::new(),
             outlines: Vec::new(),
             auth: Auth::default(),

@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
+use crate::guard::{Guard, Unfit};
 use crate::mcp::call::{Ask, Call, Caller, Client, Method};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -53,6 +54,7 @@ pub struct Gateway {
     policy: Policy,
     catalog: Arc<Catalog>,
     upstreams: HashMap<UpstreamName, Upstream>,
+    guard: Arc<Guard>,
     first_list: FirstList,
     /// Calls that wait for clients without a conversation.
     parking: Parking<Asked>,
@@ -94,20 +96,22 @@ impl Gateway {
         policy: Policy,
         catalog: Catalog,
         upstreams: Vec<Upstream>,
+        guard: Guard,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Arc<Self> {
-        let catalog = Arc::new(catalog);
+        let (catalog, guard) = (Arc::new(catalog), Arc::new(guard));
         let first_list = FirstList::new();
         for upstream in &upstreams {
             let settled = first_list.wait_for(upstream.name());
-            let refresh = Refresh::new(upstream.clone(), Arc::clone(&catalog), settled);
+            let refresh =
+                Refresh::new(upstream.clone(), Arc::clone(&catalog), Arc::clone(&guard), settled);
             tasks.spawn(refresh.run(stop.clone()));
         }
         let upstreams = upstreams.into_iter().map(|upstream| (upstream.name().clone(), upstream));
         let upstreams = upstreams.collect();
         let (parking, handles) = (Parking::new(), Arc::new(Handles::new()));
-        let gateway = Self { policy, catalog, upstreams, first_list, parking, handles };
+        let gateway = Self { policy, catalog, upstreams, guard, first_list, parking, handles };
         let gateway = Arc::new(gateway);
         let (parking, stop) = (Arc::clone(&gateway), stop.clone());
         tasks.spawn(async move { parking.parking.sweep(&stop).await });
@@ -259,6 +263,10 @@ impl Guest {
     }
 
     async fn send(&self, target: &Target, ask: Ask, caller: Caller) -> Result<Went, Fault> {
+        let guard = &self.gateway.guard;
+        let admitted =
+            guard.admit(&target.upstream, ask.method, target.declared.as_ref(), &ask.params);
+        admitted.map_err(|bad| Fault::Request(bad.to_string()))?;
         let call = ask.call(&target.own, caller);
         self.call(target, call).await
     }
@@ -287,8 +295,9 @@ impl Guest {
             tool: target.key.clone(),
             era: call.caller.revision.era(),
         });
+        let watch = self.gateway.guard.watch(name, call.method, target.kind, &target.key);
         match self.gateway.upstreams[name].call(call).await {
-            Ok(called) => Ok(Went::of(name, dressing, called)),
+            Ok(called) => Went::of(name, watch, dressing, called).await,
             Err(cause) => Err(fault(name, cause)),
         }
     }
@@ -304,6 +313,14 @@ impl Guest {
     /// Waits for changes of what this guest can see, from now on, and of what it subscribes to.
     pub fn listen(&self, subscriptions: &Arc<Subscriptions>) -> Listen {
         Listen::new(self.view.clone(), Arc::clone(subscriptions), Instant::now())
+    }
+}
+
+/// Why a reply is not passed on.
+fn unfit(upstream: &UpstreamName, unfit: Unfit) -> Fault {
+    match unfit {
+        Unfit::Refused(found) => Fault::Refused { upstream: upstream.clone(), found },
+        Unfit::Broken(broken) => fault(upstream, upstream::Error::Broke(broken.0)),
     }
 }
 

@@ -29,6 +29,7 @@ pub mod config;
 pub mod downstream;
 pub mod event_stream;
 pub mod gateway;
+pub mod guard;
 pub mod json;
 pub mod line;
 pub mod mcp;

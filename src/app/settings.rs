@@ -15,7 +15,7 @@ use crate::policy::role::Role;
 use crate::secret::Secret;
 use crate::upstream::Sharing;
 use crate::upstream::dial::Command;
-use crate::{catalog, config, downstream, policy, upstream};
+use crate::{catalog, config, downstream, guard, policy, upstream};
 
 /// What every child process inherits; everything else must be named.
 const BASE_ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL", "TERM"];
@@ -90,6 +90,13 @@ pub(super) fn upstream(upstream: &config::Upstream, sole: Option<&Caller>) -> up
         retry: upstream.retry,
         limits: upstream.limits,
     }
+}
+
+/// The rules of each upstream's guard.
+pub(super) fn guard(
+    config: &config::Config,
+) -> impl Iterator<Item = (UpstreamName, guard::Rules)> + '_ {
+    config.upstreams.iter().map(|upstream| (name(&upstream.name), upstream.guard.clone()))
 }
 
 pub(super) fn downstream(config: &config::Config) -> downstream::Settings {

@@ -94,6 +94,7 @@ mod tests {
             json: Bytes::new(),
             older: None,
             mirror: None,
+            declared: None,
         };
         keys.iter().map(target).map(Arc::new).collect()
     }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::cursor::Cursor;
 use super::table::Table;
 use super::{Filter, Outlet, Settings, template, uri};
+use crate::mcp::arguments::Declared;
 use crate::mcp::capabilities::Capabilities;
 use crate::mcp::item::MAX_URI_BYTES;
 use crate::mcp::kind::{Kind, Topic};
@@ -132,6 +133,7 @@ impl View {
             json: Bytes::new(),
             older: None,
             mirror: None,
+            declared: None,
         }))
     }
 
@@ -237,6 +239,8 @@ pub struct Target {
     pub older: Option<Bytes>,
     /// Which arguments of a tool its callers repeat in headers.
     pub mirror: Option<Mirror>,
+    /// Which arguments a prompt has; `None` if it does not say so in a way that can be read.
+    pub declared: Option<Declared>,
 }
 
 impl Target {

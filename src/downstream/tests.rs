@@ -25,6 +25,7 @@ use super::http::serve_connection;
 use super::{Door, Settings};
 use crate::catalog::{self, Catalog, Outlet};
 use crate::gateway::Gateway;
+use crate::guard::Guard;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use crate::policy::role::Role;
@@ -71,7 +72,8 @@ impl World {
             let settings = upstream_settings(name);
             Upstream::start(settings, Arc::clone(&script) as _, &tasks, behind.clone())
         });
-        let gateway = Gateway::open(policy(), catalog, upstreams.to_vec(), &tasks, &behind);
+        let gateway =
+            Gateway::open(policy(), catalog, upstreams.to_vec(), Guard::default(), &tasks, &behind);
         gateway.listed().await;
         Self { door: Door::new(gateway, settings, tasks, stop.clone()), script, stop }
     }

@@ -3,7 +3,8 @@
 //! Knows nothing of: how a client is asked.
 
 use super::tasks::Dressing;
-use super::{Fault, fault};
+use super::{Fault, fault, unfit};
+use crate::guard::Watch;
 use crate::mcp::call::{Caller, Reply};
 use crate::mcp::name::UpstreamName;
 use crate::mcp::question::{Answered, Question};
@@ -22,20 +23,35 @@ pub enum Went {
 #[derive(Debug)]
 pub struct Asked {
     upstream: UpstreamName,
+    /// Where somebody looks at the reply.
+    watch: Option<Watch>,
     /// Where the reply may name a task.
     dressing: Option<Dressing>,
     asks: Asks,
 }
 
 impl Went {
-    pub(super) fn of(upstream: &UpstreamName, dressing: Option<Dressing>, called: Called) -> Self {
-        match (called, dressing) {
-            (Called::Replied(reply), Some(dressing)) => Self::Replied(dressing.dress(reply)),
-            (Called::Replied(reply), None) => Self::Replied(reply),
-            (Called::Asks(asks), dressing) => {
-                Self::Asks(Asked { upstream: upstream.clone(), dressing, asks })
+    pub(super) async fn of(
+        upstream: &UpstreamName,
+        watch: Option<Watch>,
+        dressing: Option<Dressing>,
+        called: Called,
+    ) -> Result<Self, Fault> {
+        let reply = match called {
+            Called::Replied(reply) => reply,
+            Called::Asks(asks) => {
+                let upstream = upstream.clone();
+                return Ok(Self::Asks(Asked { upstream, watch, dressing, asks }));
             }
-        }
+        };
+        let reply = match watch {
+            Some(watch) => watch.look(reply).await.map_err(|why| unfit(upstream, why))?.0,
+            None => reply,
+        };
+        Ok(Self::Replied(match dressing {
+            Some(dressing) => dressing.dress(reply),
+            None => reply,
+        }))
     }
 }
 
@@ -57,9 +73,9 @@ impl Asked {
 
     /// Goes on with the answers; those that are missing will be asked for again.
     pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Went, Fault> {
-        let Self { upstream, dressing, asks } = self;
+        let Self { upstream, watch, dressing, asks } = self;
         match asks.answer(answers, caller).await {
-            Ok(called) => Ok(Went::of(&upstream, dressing, called)),
+            Ok(called) => Went::of(&upstream, watch, dressing, called).await,
             Err(cause) => Err(fault(&upstream, cause)),
         }
     }

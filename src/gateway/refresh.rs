@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::first_list::Unsettled;
 use crate::catalog::{self, Catalog, Snapshot};
+use crate::guard::Guard;
 use crate::mcp::kind::{Kind, Topic};
 use crate::upstream::{Changes, Listing, Status, Upstream};
 
@@ -38,6 +39,7 @@ const MAX_RETRY: Duration = Duration::from_secs(60);
 pub(super) struct Refresh {
     upstream: Upstream,
     catalog: Arc<Catalog>,
+    guard: Arc<Guard>,
     status: watch::Receiver<Status>,
     changes: watch::Receiver<Changes>,
     /// The connection that was listed last.
@@ -81,7 +83,12 @@ enum Event {
 }
 
 impl Refresh {
-    pub(super) fn new(upstream: Upstream, catalog: Arc<Catalog>, unsettled: Unsettled) -> Self {
+    pub(super) fn new(
+        upstream: Upstream,
+        catalog: Arc<Catalog>,
+        guard: Arc<Guard>,
+        unsettled: Unsettled,
+    ) -> Self {
         let (status, changes) = (upstream.status(), upstream.changes());
         let read = *changes.borrow();
         let plan = Plan {
@@ -96,6 +103,7 @@ impl Refresh {
         Self {
             upstream,
             catalog,
+            guard,
             status,
             changes,
             epoch: None,
@@ -138,11 +146,12 @@ impl Refresh {
                 if self.epoch.replace(about.epoch) == Some(about.epoch) {
                     return;
                 }
+                let name = self.upstream.name();
                 let introduction = catalog::Introduction {
                     capabilities: about.capabilities.clone(),
-                    instructions: about.instructions.clone(),
+                    instructions: self.guard.introduce(name, about.instructions.clone()),
                 };
-                self.catalog.introduce(self.upstream.name(), introduction);
+                self.catalog.introduce(name, introduction);
                 self.read = *self.changes.borrow_and_update();
                 for plan in &mut self.topics {
                     plan.due = Some(Instant::now());
@@ -230,7 +239,8 @@ impl Refresh {
             debug!(upstream = %name, %kind, items, "read");
             let fresh_until = listing.ttl.map(|ttl| Instant::now() + ttl);
             let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
-            let Listing { items, is_private, .. } = listing;
+            let Listing { mut items, is_private, .. } = listing;
+            self.guard.publish(name, kind, &mut items);
             self.catalog.publish(name, kind, Snapshot { items, fresh_until, is_private });
             listed.again = listed.again.into_iter().chain(relist).min();
             listed.digests[half] = Some(digest);
