@@ -15,7 +15,6 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::downstream::Door;
 use crate::gateway::Gateway;
-use crate::guard::Guard;
 use crate::mcp::call::Caller;
 use crate::policy::Policy;
 use crate::upstream::Upstream;
@@ -50,7 +49,7 @@ impl App {
             Policy::new(settings::policy(config)),
             Catalog::new(settings::catalog(config)),
             config.upstreams.iter().map(|it| start(settings::upstream(it, sole))).collect(),
-            Guard::new(settings::guard(config)),
+            settings::sentries(config),
             &upstreams,
             &stop_upstreams,
         );

@@ -29,11 +29,12 @@ mod value;
 mod variables;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tokio_util::sync::CancellationToken;
 
 pub use crate::guard::Rules;
+pub use crate::pins::Mode;
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
@@ -64,6 +65,10 @@ pub struct Config {
     pub naming: Naming,
     /// What goes in and comes out, where an upstream does not say otherwise.
     pub guard: Rules,
+    /// What happens when an upstream changes a definition, where it does not say otherwise.
+    pub pinning: Mode,
+    /// Where it stands which definitions were approved.
+    pub lock_file: PathBuf,
     /// The upstreams that are used, in the order of the file.
     pub upstreams: Vec<Upstream>,
     /// What the file says of every upstream, used or not, in its order.
@@ -148,8 +153,11 @@ impl Config {
         root.has("include");
         let server = root.table("server", sections::server);
         let protocol = root.table("protocol", |t| sections::protocol(t, &server));
-        let guard = root.table("guard", |t| guard::guard(t, &Rules::default()));
-        let upstreams = upstreams::read(root, surroundings, &guard);
+        let (guard, lock_file) = root.table("guard", |t| {
+            let guard = guard::guard(t, &guard::Guard::default());
+            (guard, guard::lock_file(t, surroundings.on_disk))
+        });
+        let upstreams = upstreams::read(root, surroundings, (&guard, &lock_file));
         let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
         let (roles, clients) = access::roles_and_clients(root, &upstreams.names);
         let auth =
@@ -159,7 +167,9 @@ impl Config {
             server,
             protocol,
             naming,
-            guard,
+            guard: guard.rules,
+            pinning: guard.pinning,
+            lock_file,
             upstreams: upstreams.list,
             outlines: upstreams.outlines,
             auth,
@@ -199,6 +209,8 @@ impl Default for Config {
             protocol: Protocol::default(),
             naming: Naming::default(),
             guard: Rules::default(),
+            pinning: Mode::Alert,
+            lock_file: PathBuf::from(guard::LOCK_FILE),
             upstreams: Vec::new(),
             outlines: Vec::new(),
             auth: Auth::default(),

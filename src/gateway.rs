@@ -33,6 +33,7 @@ use crate::mcp::call::{Ask, Call, Caller, Client, Method};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
+use crate::pins::Pins;
 use crate::policy::role::Role;
 use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
 use crate::upstream::{self, Upstream};
@@ -54,11 +55,20 @@ pub struct Gateway {
     policy: Policy,
     catalog: Arc<Catalog>,
     upstreams: HashMap<UpstreamName, Upstream>,
-    guard: Arc<Guard>,
+    sentries: Arc<Sentries>,
     first_list: FirstList,
     /// Calls that wait for clients without a conversation.
     parking: Parking<Asked>,
     handles: Arc<Handles>,
+}
+
+/// Who looks at what passes: at definitions before they are published, at requests and at replies.
+#[derive(Default)]
+pub struct Sentries {
+    /// What goes in and comes out.
+    pub guard: Guard,
+    /// Which definitions were approved.
+    pub pins: Pins,
 }
 
 /// A client that was let in. Cheap to clone.
@@ -96,25 +106,31 @@ impl Gateway {
         policy: Policy,
         catalog: Catalog,
         upstreams: Vec<Upstream>,
-        guard: Guard,
+        sentries: Sentries,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Arc<Self> {
-        let (catalog, guard) = (Arc::new(catalog), Arc::new(guard));
+        let (catalog, sentries) = (Arc::new(catalog), Arc::new(sentries));
         let first_list = FirstList::new();
         for upstream in &upstreams {
             let settled = first_list.wait_for(upstream.name());
-            let refresh =
-                Refresh::new(upstream.clone(), Arc::clone(&catalog), Arc::clone(&guard), settled);
+            let refresh = Refresh::new(
+                upstream.clone(),
+                Arc::clone(&catalog),
+                Arc::clone(&sentries),
+                settled,
+            );
             tasks.spawn(refresh.run(stop.clone()));
         }
         let upstreams = upstreams.into_iter().map(|upstream| (upstream.name().clone(), upstream));
         let upstreams = upstreams.collect();
         let (parking, handles) = (Parking::new(), Arc::new(Handles::new()));
-        let gateway = Self { policy, catalog, upstreams, guard, first_list, parking, handles };
+        let gateway = Self { policy, catalog, upstreams, sentries, first_list, parking, handles };
         let gateway = Arc::new(gateway);
-        let (parking, stop) = (Arc::clone(&gateway), stop.clone());
-        tasks.spawn(async move { parking.parking.sweep(&stop).await });
+        let (parking, ending) = (Arc::clone(&gateway), stop.clone());
+        tasks.spawn(async move { parking.parking.sweep(&ending).await });
+        let (sentries, ending) = (Arc::clone(&gateway.sentries), stop.clone());
+        tasks.spawn(async move { sentries.pins.follow(&ending).await });
         gateway
     }
 
@@ -162,6 +178,11 @@ impl Gateway {
     /// The upstreams, in no order.
     pub fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
         self.upstreams.values()
+    }
+
+    /// Which definitions were approved, and what is different now.
+    pub fn pins(&self) -> &Pins {
+        &self.sentries.pins
     }
 
     /// What was left out of the lists, and why.
@@ -263,7 +284,7 @@ impl Guest {
     }
 
     async fn send(&self, target: &Target, ask: Ask, caller: Caller) -> Result<Went, Fault> {
-        let guard = &self.gateway.guard;
+        let guard = &self.gateway.sentries.guard;
         let admitted =
             guard.admit(&target.upstream, ask.method, target.declared.as_ref(), &ask.params);
         admitted.map_err(|bad| Fault::Request(bad.to_string()))?;
@@ -295,7 +316,7 @@ impl Guest {
             tool: target.key.clone(),
             era: call.caller.revision.era(),
         });
-        let watch = self.gateway.guard.watch(name, call.method, target.kind, &target.key);
+        let watch = self.gateway.sentries.guard.watch(name, call.method, target.kind, &target.key);
         match self.gateway.upstreams[name].call(call).await {
             Ok(called) => Went::of(name, watch, dressing, called).await,
             Err(cause) => Err(fault(name, cause)),

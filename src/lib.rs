@@ -33,6 +33,7 @@ pub mod guard;
 pub mod json;
 pub mod line;
 pub mod mcp;
+pub mod pins;
 pub mod policy;
 pub mod rpc;
 pub mod secret;

@@ -5,17 +5,20 @@
 use hyper::Uri;
 
 use crate::downstream::era::Versions;
+use crate::gateway::Sentries;
+use crate::guard::Guard;
 use crate::mcp::call::Caller;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use crate::mcp::revision::{Era, Revision};
+use crate::pins::Pins;
 use crate::policy::keys::Key;
 use crate::policy::role::Role;
 use crate::secret::Secret;
 use crate::upstream::Sharing;
 use crate::upstream::dial::Command;
-use crate::{catalog, config, downstream, guard, policy, upstream};
+use crate::{catalog, config, downstream, pins, policy, upstream};
 
 /// What every child process inherits; everything else must be named.
 const BASE_ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL", "TERM"];
@@ -92,11 +95,13 @@ pub(super) fn upstream(upstream: &config::Upstream, sole: Option<&Caller>) -> up
     }
 }
 
-/// The rules of each upstream's guard.
-pub(super) fn guard(
-    config: &config::Config,
-) -> impl Iterator<Item = (UpstreamName, guard::Rules)> + '_ {
-    config.upstreams.iter().map(|upstream| (name(&upstream.name), upstream.guard.clone()))
+/// Who looks at what passes.
+pub(super) fn sentries(config: &config::Config) -> Sentries {
+    let upstreams = || config.upstreams.iter().map(|upstream| (name(&upstream.name), upstream));
+    let guard = upstreams().map(|(name, upstream)| (name, upstream.guard.clone()));
+    let modes = upstreams().map(|(name, upstream)| (name, upstream.pinning));
+    let pins = pins::Settings { modes: modes.collect(), file: Some(config.lock_file.clone()) };
+    Sentries { guard: Guard::new(guard), pins: Pins::open(pins) }
 }
 
 pub(super) fn downstream(config: &config::Config) -> downstream::Settings {

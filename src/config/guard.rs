@@ -2,14 +2,66 @@
 //!
 //! Inheritance is an argument, as in `tuning.rs`: what an upstream's table does not say holds as in `[guard]`.
 
+use std::path::{Path, PathBuf};
+
 use super::file::{Name, Parsed, Table, Value};
 use super::report::Complaint;
 use super::value;
 use crate::guard::{ArgumentCheck, BadPattern, HiddenText, Output, Pattern, Rules};
 use crate::mcp::kind::Kind;
+use crate::pins::{Lock, Mode};
+
+/// What `[guard]` and an upstream's own table can both say.
+#[derive(Clone)]
+pub(super) struct Guard {
+    pub(super) rules: Rules,
+    pub(super) pinning: Mode,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self { rules: Rules::default(), pinning: Mode::Alert }
+    }
+}
 
 /// Reads what the table says; the rest is inherited.
-pub(super) fn guard(t: &Table<'_>, inherited: &Rules) -> Rules {
+pub(super) fn guard(t: &Table<'_>, inherited: &Guard) -> Guard {
+    let pinning = t.read("pinning", value::choice(&PINNING)).unwrap_or(inherited.pinning);
+    Guard { rules: rules(t, &inherited.rules), pinning }
+}
+
+/// Reads where the lock file is. On disk it has to be one that can be used, if it is there.
+pub(super) fn lock_file(t: &Table<'_>, on_disk: bool) -> PathBuf {
+    let path = t.read("lock_file", value::text).unwrap_or_else(|| LOCK_FILE.to_owned());
+    let path = t.folder("lock_file").join(path);
+    if let (true, Err(error)) = (on_disk, Lock::load(&path)) {
+        let what = format!("the lock file cannot be used: {error}");
+        let remedy = "restore it from version control, or remove it and run `weir pins approve`";
+        t.object("lock_file", Complaint::new(what, remedy));
+    }
+    path
+}
+
+/// Tells that nothing will be served of an upstream whose definitions nobody has approved.
+pub(super) fn warn_of_nothing(
+    t: &Table<'_>,
+    pinning: Mode,
+    name: &str,
+    file: &Path,
+    on_disk: bool,
+) {
+    if pinning != Mode::Locked || !on_disk {
+        return;
+    }
+    let lock = Lock::load(file).ok().flatten().unwrap_or_default();
+    if !lock.upstreams.contains_key(name) {
+        let what = "the lock file approves nothing of this upstream, so nothing is served";
+        let remedy = format!("look at it with `weir pins diff`, then `weir pins approve {name}`");
+        t.warn("guard", Complaint::new(what, remedy));
+    }
+}
+
+fn rules(t: &Table<'_>, inherited: &Rules) -> Rules {
     let read_argument = |v: &Value<'_>| {
         let size = value::size(v)?;
         match size <= MAX_ARGUMENT {
@@ -77,6 +129,15 @@ pub(super) const HIDDEN: [(&str, HiddenText); 5] = [
 pub(super) const RESULTS: [(&str, Kind); 3] =
     [("prompts", Kind::Prompt), ("tools", Kind::Tool), ("resources", Kind::Resource)];
 
+pub(super) const PINNING: [(&str, Mode); 4] = [
+    ("off", Mode::Off),
+    ("alert", Mode::Alert),
+    ("enforce", Mode::Enforce),
+    ("locked", Mode::Locked),
+];
+
+/// Beside the configuration, and so in its version control.
+pub(super) const LOCK_FILE: &str = "weir.lock";
 /// More than one message can hold.
 const MAX_ARGUMENT: usize = 1 << 30;
 /// Each costs reading every string of a result.

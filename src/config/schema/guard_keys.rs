@@ -6,13 +6,23 @@ use super::Key;
 use super::keys::word;
 use super::shape::{self, Shape, size};
 use super::tuning_keys::inherit;
-use crate::config::guard::{ARGUMENTS, HIDDEN, OUTPUTS, RESULTS};
-use crate::guard::Rules;
+use crate::config::guard::{ARGUMENTS, Guard, HIDDEN, LOCK_FILE, OUTPUTS, PINNING, RESULTS};
 
 pub(super) fn guard() -> Key {
+    let mut keys = rules();
+    keys.push(
+        Key::new(
+            "lock_file",
+            Shape::Text("path", shape::NOT_EMPTY),
+            "The file in which approved definitions stand, made for review in version control: `weir pins diff` compares, \
+             `weir pins approve` writes. A relative path starts from the folder of the file that it is written in. Weir \
+             itself writes it only under `enforce`, where an upstream is seen for the first time.",
+        )
+        .or(LOCK_FILE),
+    );
     Key::new(
         "guard",
-        Shape::table(rules()),
+        Shape::table(keys),
         "What goes in and comes out: arguments of prompts, the make of results, text that nobody sees, and what is not \
          passed on. An upstream's own `guard` table may say otherwise, key by key.",
     )
@@ -33,7 +43,7 @@ pub(super) fn inherited() -> Key {
 }
 
 fn rules() -> Vec<Key> {
-    let default = Rules::default();
+    let Guard { rules: default, pinning } = Guard::default();
     vec![
         Key::new(
             "arguments",
@@ -82,5 +92,16 @@ fn rules() -> Vec<Key> {
         )
         .or(json!({}))
         .example("redact = { aws-key = \"AKIA[0-9A-Z]{16}\", token = \"ghp_[A-Za-z0-9]{36}\" }"),
+        Key::new(
+            "pinning",
+            Shape::choice(&PINNING),
+            "What happens when an upstream changes the definition of a prompt, tool or resource template, or its \
+             instructions, from what stands in `lock_file` (without one: from what it listed first since the start). \
+             `alert`: it is served, and logged; `enforce`: what is new or changed is neither listed nor callable until it \
+             is approved, but what an upstream lists when it is first seen is approved and written down; `locked`: the \
+             same, and nothing is approved but what you put into the file. What is not pinned: resources, whose \
+             definitions tell the size and the date of their contents.",
+        )
+        .or(word(&PINNING, &pinning)),
     ]
 }

@@ -128,7 +128,7 @@ color = "red"
      --> weir.toml:3:1
       |
     3 | lazy = true
-      | ^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, sharing, timeouts, retry, limits, prompts, tools, resources, rename
+      | ^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, sharing, timeouts, retry, limits, prompts, tools, resources, rename, guard
 
     error: log.color: no such key
      --> weir.toml:5:1
@@ -812,4 +812,26 @@ fn the_own_role_of_a_client_is_nobody_elses() {
     );
     let drawn = mistakes(&text);
     assert!(drawn.contains("auth.anonymous_role: there is no role \"client:ci\""), "{drawn}");
+}
+
+#[test]
+fn a_guard_says_what_is_wrong_with_it() {
+    let told = parse(
+        r#"
+[guard]
+arguments = "strict"
+max_argument = 0
+output = "drop"
+hidden_text = "remove"
+results = ["prompts", "prompt"]
+redact = { open = "a(", "a b" = "x", nothing = "a*", ahead = "(?=a)", huge = "\\w{1000}{1000}", number = 7 }
+pinning = "lock"
+[upstreams.a]
+command = "x"
+guard = { lock_file = "x", redact = { k = "[" } }
+"#,
+    );
+    let report = told.unwrap_err();
+    let problems: Vec<_> = report.problems().iter().map(|p| format!("{p:?}")).collect();
+    insta::assert_snapshot!(problems.join("\n"), @"");
 }
