@@ -39,7 +39,7 @@ pub enum BadPattern {
     #[error("not a regular expression")]
     Syntax(String),
     /// It matches the empty text, which stands everywhere.
-    #[error("a pattern that matches nothing at all")]
+    #[error("a pattern that matches the empty text")]
     Empty,
 }
 

@@ -44,7 +44,6 @@ async fn a_prompt_is_not_asked_for_without_what_it_needs() {
             (r#","arguments":{"need":"123456789"}"#, "argument \\\"need\\\" has more than 8 bytes"),
             (r#","arguments":["need"]"#, "`arguments` must be an object"),
         ] {
-            world.excuse(arguments);
             let reply = get(arguments).await;
             let expected = format!(r#"{{"code":-32602,"message":"{text}"}}"#);
             assert_eq!(reply.error(), expected, "{arguments}");
