@@ -74,8 +74,11 @@ fn compare(args: &Args, meant: &[Meant<'_>], house: &House) -> Result<(), Failur
     });
     let all = pins.differences();
     for (name, item) in meant.iter().filter_map(|(name, item)| Some((name, (*item)?))) {
-        if !all.iter().any(|it| is_meant(it, &[(name, Some(item))])) {
-            let text = format!("nothing is different about `{name}/{}`", plain(item));
+        let is_approved = pins.approved().upstreams.get(*name).is_some_and(|pinned| {
+            pinned.kinds.iter().flatten().any(|items| items.contains_key(item))
+        });
+        if !is_approved && !all.iter().any(|it| is_meant(it, &[(name, Some(item))])) {
+            let text = format!("`{name}` lists no `{}`, and none was approved", plain(item));
             return Err(unlisted.unwrap_or(Failure::Usage(text)));
         }
     }

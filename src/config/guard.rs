@@ -53,8 +53,9 @@ pub(super) fn warn_of_nothing(
     if pinning != Mode::Locked || !on_disk {
         return;
     }
-    let lock = Lock::load(file).ok().flatten().unwrap_or_default();
-    if !lock.upstreams.contains_key(name) {
+    // One that cannot be used is told already.
+    let Ok(lock) = Lock::load(file) else { return };
+    if !lock.unwrap_or_default().upstreams.contains_key(name) {
         let what = "the lock file approves nothing of this upstream, so nothing is served";
         let remedy = format!("look at it with `weir pins diff`, then `weir pins approve {name}`");
         t.warn("guard", Complaint::new(what, remedy));
