@@ -49,6 +49,7 @@ impl App {
             Policy::new(settings::policy(config)),
             Catalog::new(settings::catalog(config)),
             config.upstreams.iter().map(|it| start(settings::upstream(it, sole))).collect(),
+            settings::sentries(config),
             &upstreams,
             &stop_upstreams,
         );

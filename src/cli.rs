@@ -25,6 +25,7 @@ mod log;
 mod moment;
 mod needed;
 mod output;
+mod pins;
 mod read;
 mod schema;
 mod serve;
@@ -85,6 +86,9 @@ enum Command {
     /// Completes an argument of a prompt or of a resource template.
     #[command(after_help = help::COMPLETE)]
     Complete(complete::Args),
+    /// Compares definitions with those that were approved, and approves them.
+    #[command(after_help = help::PINS)]
+    Pins(pins::Args),
     /// Prints what a shell needs to complete this command line.
     #[command(after_help = help::COMPLETIONS)]
     Completions(completions::Args),
@@ -162,6 +166,7 @@ fn start(command: Command) -> Result<(), Failure> {
             Command::Call(args) => stoppable(call::run(args)).await,
             Command::Read(args) => stoppable(read::run(args)).await,
             Command::Complete(args) => stoppable(complete::run(args)).await,
+            Command::Pins(args) => stoppable(pins::run(args)).await,
             Command::Init(args) => init::run(&args),
             Command::Connect(args) => connect::run(&args),
             Command::Completions(args) => completions::run(args).await,

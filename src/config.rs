@@ -14,6 +14,7 @@
 mod access;
 mod document;
 mod file;
+mod guard;
 mod headers;
 mod include;
 mod ledger;
@@ -29,10 +30,12 @@ mod value;
 mod variables;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tokio_util::sync::CancellationToken;
 
+pub use crate::guard::Rules;
+pub use crate::pins::Mode;
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
@@ -61,6 +64,12 @@ pub struct Config {
     pub protocol: Protocol,
     /// How items are named towards clients.
     pub naming: Naming,
+    /// What goes in and comes out, where an upstream does not say otherwise.
+    pub guard: Rules,
+    /// What happens when an upstream changes a definition, where it does not say otherwise.
+    pub pinning: Mode,
+    /// Where it stands which definitions were approved.
+    pub lock_file: PathBuf,
     /// The upstreams that are used, in the order of the file.
     pub upstreams: Vec<Upstream>,
     /// What the file says of every upstream, used or not, in its order.
@@ -145,7 +154,11 @@ impl Config {
         root.has("include");
         let server = root.table("server", |t| sections::server(t, surroundings));
         let protocol = root.table("protocol", |t| sections::protocol(t, &server));
-        let upstreams = upstreams::read(root, surroundings);
+        let (guard, lock_file) = root.table("guard", |t| {
+            let guard = guard::guard(t, &guard::Guard::default());
+            (guard, guard::lock_file(t, surroundings.on_disk))
+        });
+        let upstreams = upstreams::read(root, surroundings, (&guard, &lock_file));
         let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
         let (roles, clients) = access::roles_and_clients(root, &server, &upstreams.names);
         let auth =
@@ -155,6 +168,9 @@ impl Config {
             server,
             protocol,
             naming,
+            guard: guard.rules,
+            pinning: guard.pinning,
+            lock_file,
             upstreams: upstreams.list,
             outlines: upstreams.outlines,
             auth,
@@ -193,6 +209,9 @@ impl Default for Config {
             server: Server::default(),
             protocol: Protocol::default(),
             naming: Naming::default(),
+            guard: Rules::default(),
+            pinning: Mode::Alert,
+            lock_file: PathBuf::from(guard::LOCK_FILE),
             upstreams: Vec::new(),
             outlines: Vec::new(),
             auth: Auth::default(),

@@ -28,12 +28,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
+use crate::guard::{Guard, Unfit};
 use crate::mcp::call::{Ask, Call, Caller, Client, Method, Owner};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
 use crate::mcp::revision::Revision;
 use crate::mcp::task::restore_related;
+use crate::pins::Pins;
 use crate::policy::role::Role;
 use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
 use crate::upstream::{self, Upstream};
@@ -55,10 +57,20 @@ pub struct Gateway {
     policy: Policy,
     catalog: Arc<Catalog>,
     upstreams: HashMap<UpstreamName, Upstream>,
+    sentries: Arc<Sentries>,
     first_list: FirstList,
     /// Calls that wait for clients without a conversation.
     parking: Parking<Asked>,
     handles: Arc<Handles>,
+}
+
+/// Who looks at what passes: at definitions before they are published, at requests and at replies.
+#[derive(Default)]
+pub struct Sentries {
+    /// What goes in and comes out.
+    pub guard: Guard,
+    /// Which definitions were approved.
+    pub pins: Pins,
 }
 
 /// A client that was let in. Cheap to clone.
@@ -96,23 +108,31 @@ impl Gateway {
         policy: Policy,
         catalog: Catalog,
         upstreams: Vec<Upstream>,
+        sentries: Sentries,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Arc<Self> {
-        let catalog = Arc::new(catalog);
+        let (catalog, sentries) = (Arc::new(catalog), Arc::new(sentries));
         let first_list = FirstList::new();
         for upstream in &upstreams {
             let settled = first_list.wait_for(upstream.name());
-            let refresh = Refresh::new(upstream.clone(), Arc::clone(&catalog), settled);
+            let refresh = Refresh::new(
+                upstream.clone(),
+                Arc::clone(&catalog),
+                Arc::clone(&sentries),
+                settled,
+            );
             tasks.spawn(refresh.run(stop.clone()));
         }
         let upstreams = upstreams.into_iter().map(|upstream| (upstream.name().clone(), upstream));
         let upstreams = upstreams.collect();
         let (parking, handles) = (Parking::new(), Arc::new(Handles::new()));
-        let gateway = Self { policy, catalog, upstreams, first_list, parking, handles };
+        let gateway = Self { policy, catalog, upstreams, sentries, first_list, parking, handles };
         let gateway = Arc::new(gateway);
-        let (parking, stop) = (Arc::clone(&gateway), stop.clone());
-        tasks.spawn(async move { parking.parking.sweep(&stop).await });
+        let (parking, ending) = (Arc::clone(&gateway), stop.clone());
+        tasks.spawn(async move { parking.parking.sweep(&ending).await });
+        let (sentries, ending) = (Arc::clone(&gateway.sentries), stop.clone());
+        tasks.spawn(async move { sentries.pins.follow(&ending).await });
         gateway
     }
 
@@ -160,6 +180,11 @@ impl Gateway {
     /// The upstreams, in no order.
     pub fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
         self.upstreams.values()
+    }
+
+    /// Which definitions were approved, and what is different now.
+    pub fn pins(&self) -> &Pins {
+        &self.sentries.pins
     }
 
     /// What was left out of the lists, and why.
@@ -266,6 +291,10 @@ impl Guest {
     }
 
     async fn send(&self, target: &Target, ask: Ask, caller: Caller) -> Result<Went, Fault> {
+        let guard = &self.gateway.sentries.guard;
+        let admitted =
+            guard.admit(&target.upstream, ask.method, target.declared.as_ref(), &ask.params);
+        admitted.map_err(|bad| Fault::Request(bad.to_string()))?;
         let call = ask.call(&target.own, caller);
         self.call(target, call).await
     }
@@ -291,8 +320,9 @@ impl Guest {
             restore_related(&mut call.params, dressing);
             call.caller.notes = call.caller.notes.naming(Arc::new(dressing.clone()));
         }
+        let watch = self.gateway.sentries.guard.watch(name, call.method, target.kind, &target.key);
         match self.gateway.upstreams[name].call(call).await {
-            Ok(called) => Ok(Went::of(name, dressing, called)),
+            Ok(called) => Went::of(name, watch, dressing, called).await,
             Err(cause) => Err(fault(name, cause)),
         }
     }
@@ -311,6 +341,14 @@ impl Guest {
     pub fn listen(&self, subscriptions: &Arc<Subscriptions>, revision: Revision) -> Listen {
         let (view, subscriptions) = (self.view.clone(), Arc::clone(subscriptions));
         Listen::new(view, Form::of(revision), subscriptions, Instant::now())
+    }
+}
+
+/// Why a reply is not passed on.
+fn unfit(upstream: &UpstreamName, unfit: Unfit) -> Fault {
+    match unfit {
+        Unfit::Refused(found) => Fault::Refused { upstream: upstream.clone(), found },
+        Unfit::Broken(broken) => fault(upstream, upstream::Error::Broke(broken.0)),
     }
 }
 

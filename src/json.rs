@@ -12,8 +12,10 @@
 //! Knows nothing of: JSON-RPC, MCP, and what the members mean.
 
 mod extract;
+mod strings;
 
 pub use extract::{Extract, Extracted};
+pub use strings::{Found, rewrite_strings};
 
 use std::borrow::Cow;
 use std::fmt;

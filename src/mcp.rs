@@ -4,6 +4,7 @@
 //! Sessions, `initialize` and server-initiated requests stay outside: in the dialects and wires of
 //! `downstream` and `upstream`.
 
+pub mod arguments;
 pub mod call;
 pub mod capabilities;
 pub mod dirty;

@@ -9,7 +9,7 @@ const FLOORS: [&[&str]; 7] = [
     &["event_stream", "json", "line", "secret"],
     &["rpc"],
     &["mcp"],
-    &["catalog", "policy", "upstream"],
+    &["catalog", "guard", "pins", "policy", "upstream"],
     &["gateway"],
     &["downstream"],
     &["app", "cli", "config"],

@@ -5,18 +5,21 @@
 use hyper::Uri;
 
 use crate::downstream::era::Versions;
+use crate::gateway::Sentries;
+use crate::guard::Guard;
 use crate::mcp::call::Caller;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use crate::mcp::revision::{Era, Revision};
+use crate::pins::Pins;
 use crate::policy::certificates::Holder;
 use crate::policy::keys::Key;
 use crate::policy::role::Role;
 use crate::secret::Secret;
 use crate::upstream::Sharing;
 use crate::upstream::dial::Command;
-use crate::{catalog, config, downstream, policy, upstream};
+use crate::{catalog, config, downstream, pins, policy, upstream};
 
 /// What every child process inherits; everything else must be named.
 const BASE_ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL", "TERM"];
@@ -98,6 +101,15 @@ pub(super) fn upstream(upstream: &config::Upstream, sole: Option<&Caller>) -> up
         retry: upstream.retry,
         limits: upstream.limits,
     }
+}
+
+/// Who looks at what passes.
+pub(super) fn sentries(config: &config::Config) -> Sentries {
+    let upstreams = || config.upstreams.iter().map(|upstream| (name(&upstream.name), upstream));
+    let guard = upstreams().map(|(name, upstream)| (name, upstream.guard.clone()));
+    let modes = upstreams().map(|(name, upstream)| (name, upstream.pinning));
+    let pins = pins::Settings { modes: modes.collect(), file: Some(config.lock_file.clone()) };
+    Sentries { guard: Guard::new(guard), pins: Pins::open(pins) }
 }
 
 pub(super) fn downstream(config: &config::Config) -> downstream::Settings {

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::view::Target;
 use super::{Outlet, Settings, Snapshot};
 use crate::json;
+use crate::mcp::arguments::Declared;
 use crate::mcp::item::{Flaw, Item, MAX_URI_BYTES};
 use crate::mcp::kind::Kind;
 use crate::mcp::mirror::Mirror;
@@ -125,9 +126,10 @@ fn render(
         Kind::Tool => Mirror::read(&definition).unwrap_or_default(),
         Kind::Prompt | Kind::Resource | Kind::Template => None,
     };
+    let declared = (kind == Kind::Prompt).then(|| Declared::read(&definition)).flatten();
     let (upstream, needs_task) = (outlet.name.clone(), item.needs_task);
     let (own, key) = (item.key, key.into());
-    Arc::new(Target { kind, upstream, own, key, json, older, mirror, needs_task })
+    Arc::new(Target { kind, upstream, own, key, json, older, mirror, needs_task, declared })
 }
 
 /// The longest public key, in bytes: with it a cursor stays within its own limit.

@@ -95,6 +95,7 @@ mod tests {
             older: None,
             mirror: None,
             needs_task: false,
+            declared: None,
         };
         keys.iter().map(target).map(Arc::new).collect()
     }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::cursor::Cursor;
 use super::table::Table;
 use super::{Filter, Outlet, Settings, template, uri};
+use crate::mcp::arguments::Declared;
 use crate::mcp::capabilities::Capabilities;
 use crate::mcp::item::MAX_URI_BYTES;
 use crate::mcp::kind::{Kind, Topic};
@@ -136,6 +137,7 @@ impl View {
             older: None,
             mirror: None,
             needs_task: false,
+            declared: None,
         }))
     }
 
@@ -249,6 +251,8 @@ pub struct Target {
     pub mirror: Option<Mirror>,
     /// Whether it can be called as a task of 2025-11-25 only.
     pub needs_task: bool,
+    /// Which arguments a prompt has; `None` if it does not say so in a way that can be read.
+    pub declared: Option<Declared>,
 }
 
 impl Target {

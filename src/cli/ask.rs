@@ -116,6 +116,9 @@ fn failure(house: &House, key: &str, fault: Fault) -> Failure {
         Fault::Upstream { upstream, cause } => {
             Failure::Unreachable(format!("upstream `{upstream}`: {}", plain(&cause.to_string())))
         }
+        Fault::Refused { upstream, found } => Failure::Answered(format!(
+            "{key}: the guard refuses the reply of `{upstream}`: {found}"
+        )),
         Fault::Request(text) => Failure::Usage(text),
         Fault::NoSuchTask => Failure::Usage("there is no such task".to_owned()),
         Fault::TooBusy { .. } | Fault::TooManyWaiting => {

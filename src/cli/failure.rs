@@ -10,6 +10,8 @@ use crate::json::{self, Object};
 /// A command's failure, sorted by who has to act.
 #[derive(Debug)]
 pub(super) enum Failure {
+    /// Something is not as it was approved. Exit code 1.
+    Differs(String),
     /// The arguments are not what the command takes, in clap's own words and colors. Exit code 2.
     Arguments(String),
     /// The arguments name something that is not there. Exit code 2.
@@ -55,6 +57,7 @@ impl Failure {
 
     fn code(&self) -> u8 {
         match self {
+            Self::Differs(_) => 1,
             Self::Arguments(_) | Self::Usage(_) => 2,
             Self::Unauthenticated(_) => 3,
             Self::Unreachable(_) => 4,
@@ -80,7 +83,8 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Arguments(text)
+            Self::Differs(text)
+            | Self::Arguments(text)
             | Self::Usage(text)
             | Self::Unauthenticated(text)
             | Self::Unreachable(text)

@@ -73,6 +73,13 @@ Examples:
   weir complete prompt shop__describe-product tone= --given product=gauge
   weir complete template 'note:///{id}' id=";
 
+pub(super) const PINS: &str = "\
+Examples:
+  weir pins diff                          # exit code 1 if anything is different
+  weir pins approve github                # all that it lists now
+  weir pins approve github/create_issue wiki/search
+  weir pins list --json";
+
 pub(super) const COMPLETIONS: &str = "\
 Examples:
   weir completions bash > ~/.local/share/bash-completion/completions/weir

@@ -183,6 +183,17 @@ impl House {
         client: Option<&str>,
         wanted: Wanted<'_>,
     ) -> Result<Self, Failure> {
+        Self::open_as(args, json, client, wanted, |_| {}).await
+    }
+
+    /// The same, of a configuration that is changed before it is used.
+    pub(super) async fn open_as(
+        args: &ConfigArgs,
+        json: bool,
+        client: Option<&str>,
+        wanted: Wanted<'_>,
+        change: impl FnOnce(&mut Config),
+    ) -> Result<Self, Failure> {
         // Nobody else can come in, so whoever may listen on the network does not matter here.
         let found = args.find().await?;
         // Where not all are needed, what the file says decides; only then are secrets fetched.
@@ -196,6 +207,7 @@ impl House {
             options.only = Some(needed::needed(&config, wanted)?);
             config = found.read(&options).await?;
         }
+        change(&mut config);
         let loaded = found.loaded(config);
         if !json {
             draw(&loaded.config.warnings);

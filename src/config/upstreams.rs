@@ -3,7 +3,7 @@
 //! Knows nothing of: what it inherits, which is told in `tuning.rs`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
@@ -12,7 +12,9 @@ use super::file::{Name, Parsed, Table, Value};
 use super::report::{Complaint, Span};
 use super::secrets::{self, Vault};
 use super::tuning::{EraChoice, SharingChoice, Tuning, tuning};
-use super::{Patterns, Surroundings, headers, value};
+use super::{Patterns, Surroundings, guard, headers, value};
+use crate::guard::Rules;
+use crate::pins::Mode;
 use crate::secret::Secret;
 use crate::upstream::{Limits, Retry, Timeouts, Transport};
 
@@ -35,6 +37,10 @@ pub struct Upstream {
     pub retry: Retry,
     /// How much it may send and how many calls it gets at a time.
     pub limits: Limits,
+    /// What goes in and comes out.
+    pub guard: Rules,
+    /// What happens when it changes a definition.
+    pub pinning: Mode,
     /// The prompts that leave this upstream at all, by original name.
     pub prompts: Patterns,
     /// The tools that leave this upstream at all, by original name.
@@ -138,7 +144,11 @@ pub(super) struct Upstreams {
     pub(super) enabled: usize,
 }
 
-pub(super) fn read(root: &Table<'_>, surroundings: &Surroundings<'_>) -> Upstreams {
+pub(super) fn read(
+    root: &Table<'_>,
+    surroundings: &Surroundings<'_>,
+    guard: (&guard::Guard, &Path),
+) -> Upstreams {
     let inherited = root.table("defaults", |t| tuning(t, &Tuning::default(), false));
     let mut result =
         Upstreams { list: Vec::new(), outlines: Vec::new(), names: Vec::new(), enabled: 0 };
@@ -155,7 +165,8 @@ pub(super) fn read(root: &Table<'_>, surroundings: &Surroundings<'_>) -> Upstrea
         if !used {
             t.excuse();
         }
-        let (resources, upstream) = upstream(name, &prefix, t, &inherited, surroundings, used);
+        let inherited = (&inherited, guard);
+        let (resources, upstream) = upstream(name, &prefix, t, inherited, surroundings, used);
         result.outlines.push(Outline {
             name: name.to_owned(),
             enabled,
@@ -205,7 +216,7 @@ fn upstream(
     name: &str,
     prefix: &str,
     t: &Table<'_>,
-    inherited: &Tuning,
+    (inherited, (guard, lock)): (&Tuning, (&guard::Guard, &Path)),
     surroundings: &Surroundings<'_>,
     used: bool,
 ) -> (Patterns, Option<Upstream>) {
@@ -214,6 +225,10 @@ fn upstream(
     let [prompts, tools, resources] = ["prompts", "tools", "resources"]
         .map(|kind| t.table(kind, |t| patterns(t, Patterns::everything(), pattern)));
     let rename = renames(t);
+    let guard = t.table("guard", |t| guard::guard(t, guard));
+    if used {
+        guard::warn_of_nothing(t, guard.pinning, name, lock, surroundings.on_disk);
+    }
     if let Some(Source::Http { transport: Some(Transport::Sse), .. }) = &source
         && tuning.era == EraChoice::Modern
     {
@@ -227,6 +242,8 @@ fn upstream(
         sharing: tuning.sharing,
         timeouts: tuning.timeouts,
         retry: tuning.retry,
+        guard: guard.rules,
+        pinning: guard.pinning,
         limits: tuning.limits(matches!(source, Source::Http { .. })),
         source,
         prompts,

@@ -11,6 +11,7 @@ use hyper::StatusCode;
 use super::answer::Refused;
 use crate::catalog::View;
 use crate::gateway::{Guest, News, Page};
+use crate::guard::Findings;
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::call::{Method, Outcome, Reply};
@@ -225,6 +226,11 @@ pub(super) fn code_of(error: &Object) -> Option<i64> {
 pub(super) fn too_large(who: &str, limit: usize) -> Refused {
     let text = format!("{who} sent a message of more than {limit} bytes");
     Refused::new(StatusCode::OK, own_code::TOO_LARGE, text)
+}
+
+/// A reply that the operator's rules do not let through. What was found is told in Weir's own words.
+pub(super) fn refused(upstream: &UpstreamName, found: &Findings) -> Refused {
+    broken(&format!("the reply of upstream {upstream} is refused here: {found}"))
 }
 
 /// A reply that cannot be passed on.

@@ -362,6 +362,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
         Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
+        Fault::Refused { upstream, found } => encode::refused(upstream, found),
     }
 }
 
@@ -384,6 +385,7 @@ fn invalid_params(text: &str) -> Refused {
 mod tests {
     use super::*;
     use crate::downstream::answer::Text;
+    use crate::guard::Findings;
     use std::time::Duration;
 
     fn text(answer: Answer) -> String {
@@ -411,6 +413,15 @@ mod tests {
                 200,
                 5030,
                 "upstream hub is unavailable; nothing was sent to it; try again later",
+            ),
+            (
+                Fault::Refused {
+                    upstream: hub(),
+                    found: Findings { hidden: Some('\u{1b}'), ..Findings::default() },
+                },
+                200,
+                -32603,
+                "the reply of upstream hub is refused here: hidden text, <U+001B>",
             ),
         ] {
             let refused = refuse(&fault);

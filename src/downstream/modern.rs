@@ -382,6 +382,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
             input::undeclared(*lacking)
         }
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
+        Fault::Refused { upstream, found } => encode::refused(upstream, found),
     }
 }
 
@@ -439,6 +440,7 @@ const PRIVATE: &str = "\"private\"";
 mod tests {
     use super::*;
     use crate::downstream::answer::Text;
+    use crate::guard::Findings;
     use futures::{StreamExt, stream};
     use std::time::Duration;
 
@@ -471,6 +473,15 @@ mod tests {
                 200,
                 5030,
                 "upstream hub is unavailable; nothing was sent to it; try again later",
+            ),
+            (
+                Fault::Refused {
+                    upstream: hub(),
+                    found: Findings { hidden: Some('\u{1b}'), ..Findings::default() },
+                },
+                200,
+                -32603,
+                "the reply of upstream hub is refused here: hidden text, <U+001B>",
             ),
         ] {
             let refused = refuse(&fault);

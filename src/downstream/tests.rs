@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use super::http::serve_connection;
 use super::{Door, Settings};
 use crate::catalog::{self, Catalog, Outlet};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Sentries};
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use crate::policy::role::Role;
@@ -71,7 +71,14 @@ impl World {
             let settings = upstream_settings(name);
             Upstream::start(settings, Arc::clone(&script) as _, &tasks, behind.clone())
         });
-        let gateway = Gateway::open(policy(), catalog, upstreams.to_vec(), &tasks, &behind);
+        let gateway = Gateway::open(
+            policy(),
+            catalog,
+            upstreams.to_vec(),
+            Sentries::default(),
+            &tasks,
+            &behind,
+        );
         gateway.listed().await;
         Self { door: Door::new(gateway, settings, tasks, stop.clone()), script, stop }
     }

@@ -3,7 +3,8 @@
 //! Knows nothing of: how a client is asked.
 
 use super::tasks::Dressing;
-use super::{Fault, fault};
+use super::{Fault, fault, unfit};
+use crate::guard::Watch;
 use crate::mcp::call::{Caller, Reply};
 use crate::mcp::name::UpstreamName;
 use crate::mcp::question::{Answered, Question};
@@ -22,6 +23,8 @@ pub enum Went {
 #[derive(Debug)]
 pub struct Asked {
     upstream: UpstreamName,
+    /// Where somebody looks at the reply.
+    watch: Option<Watch>,
     /// Where the call may name a task.
     dressing: Option<Dressing>,
     questions: Vec<Question>,
@@ -29,19 +32,28 @@ pub struct Asked {
 }
 
 impl Went {
-    pub(super) fn of(upstream: &UpstreamName, dressing: Option<Dressing>, called: Called) -> Self {
-        match (called, dressing) {
-            (Called::Replied(reply), Some(dressing)) => Self::Replied(dressing.dress(reply)),
-            (Called::Replied(reply), None) => Self::Replied(reply),
-            (Called::Asks(asks), dressing) => {
-                let dress = |question: Question| match &dressing {
-                    Some(dressing) => dressing.dress_question(question),
-                    None => question,
-                };
-                let questions = asks.questions().iter().cloned().map(dress).collect();
-                Self::Asks(Asked { upstream: upstream.clone(), dressing, questions, asks })
+    pub(super) async fn of(
+        upstream: &UpstreamName,
+        watch: Option<Watch>,
+        dressing: Option<Dressing>,
+        called: Called,
+    ) -> Result<Self, Fault> {
+        let reply = match called {
+            Called::Replied(reply) => reply,
+            Called::Asks(asks) => {
+                let questions = dressed(dressing.as_ref(), asks.questions().to_vec());
+                let upstream = upstream.clone();
+                return Ok(Self::Asks(Asked { upstream, watch, dressing, questions, asks }));
             }
-        }
+        };
+        let reply = match watch {
+            Some(watch) => watch.look(reply).await.map_err(|why| unfit(upstream, why))?.0,
+            None => reply,
+        };
+        Ok(Self::Replied(match dressing {
+            Some(dressing) => dressing.dress(reply),
+            None => reply,
+        }))
     }
 }
 
@@ -59,24 +71,36 @@ impl Asked {
     /// Waits for further questions; `None` once no answers are wanted any more: [`Asked::answer`] without any
     /// then tells why. Cancel-safe.
     pub async fn more(&mut self) -> Option<Vec<Question>> {
-        self.asks.more().await
+        let questions = self.asks.more().await?;
+        Some(dressed(self.dressing.as_ref(), questions))
     }
 
     /// Brings one answer ahead of the others.
     pub fn give(&self, answered: Answered) {
-        self.asks.give(answered);
+        self.asks.give(match &self.dressing {
+            Some(dressing) => dressing.undress(answered),
+            None => answered,
+        });
     }
 
     /// Goes on with the answers; those that are missing will be asked for again.
     pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Went, Fault> {
-        let Self { upstream, dressing, asks, .. } = self;
+        let Self { upstream, watch, dressing, asks, .. } = self;
         let answers = match &dressing {
             Some(dressing) => answers.into_iter().map(|it| dressing.undress(it)).collect(),
             None => answers,
         };
         match asks.answer(answers, caller).await {
-            Ok(called) => Ok(Went::of(&upstream, dressing, called)),
+            Ok(called) => Went::of(&upstream, watch, dressing, called).await,
             Err(cause) => Err(fault(&upstream, cause)),
         }
+    }
+}
+
+/// Questions with the names that the client knows its tasks by.
+fn dressed(dressing: Option<&Dressing>, questions: Vec<Question>) -> Vec<Question> {
+    match dressing {
+        Some(dressing) => questions.into_iter().map(|it| dressing.dress_question(it)).collect(),
+        None => questions,
     }
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::guard::Findings;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::upstream;
@@ -43,5 +44,13 @@ pub enum Fault {
         /// How.
         #[source]
         cause: upstream::Error,
+    },
+    /// An upstream's reply is not passed on, by the operator's rules.
+    #[error("a reply of upstream {upstream} is refused: {found}")]
+    Refused {
+        /// Whose reply.
+        upstream: UpstreamName,
+        /// What is wrong with it.
+        found: Findings,
     },
 }

@@ -14,10 +14,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::Sentries;
 use super::first_list::Unsettled;
 use crate::catalog::{self, Catalog, Snapshot};
 use crate::mcp::kind::{Kind, Topic};
-use crate::upstream::{Changes, Listing, Status, Upstream};
+use crate::upstream::{About, Changes, Listing, Status, Upstream};
 
 /// Changes that follow a read this closely are read together.
 const BURST: Duration = Duration::from_millis(300);
@@ -38,8 +39,13 @@ const MAX_RETRY: Duration = Duration::from_secs(60);
 pub(super) struct Refresh {
     upstream: Upstream,
     catalog: Arc<Catalog>,
+    sentries: Arc<Sentries>,
     status: watch::Receiver<Status>,
     changes: watch::Receiver<Changes>,
+    approvals: watch::Receiver<u64>,
+    /// What was last listed, whole, where not all of it may be served: so what is approved, or is no longer, can be
+    /// published without asking anybody.
+    held: [Option<Snapshot>; 4],
     /// The connection that was listed last.
     epoch: Option<u64>,
     /// The changes that have been read.
@@ -71,18 +77,27 @@ struct Listed {
     again: Option<Instant>,
     digests: [Option<u64>; 2],
     items: [usize; 2],
+    /// Where not all may be served.
+    held: [Option<Snapshot>; 2],
 }
 
 enum Event {
     Stop,
     Status,
     Changed,
+    Approved,
     Due,
 }
 
 impl Refresh {
-    pub(super) fn new(upstream: Upstream, catalog: Arc<Catalog>, unsettled: Unsettled) -> Self {
+    pub(super) fn new(
+        upstream: Upstream,
+        catalog: Arc<Catalog>,
+        sentries: Arc<Sentries>,
+        unsettled: Unsettled,
+    ) -> Self {
         let (status, changes) = (upstream.status(), upstream.changes());
+        let approvals = sentries.pins.approvals();
         let read = *changes.borrow();
         let plan = Plan {
             due: None,
@@ -96,6 +111,9 @@ impl Refresh {
         Self {
             upstream,
             catalog,
+            sentries,
+            approvals,
+            held: Default::default(),
             status,
             changes,
             epoch: None,
@@ -115,12 +133,14 @@ impl Refresh {
                 () = stop.cancelled() => Event::Stop,
                 Ok(()) = self.status.changed() => Event::Status,
                 Ok(()) = self.changes.changed() => Event::Changed,
+                Ok(()) = self.approvals.changed() => Event::Approved,
                 () = sleep_until(due) => Event::Due,
             };
             match event {
                 Event::Stop => return,
                 Event::Status => self.look_at_status(),
                 Event::Changed => self.look_at_changes(),
+                Event::Approved => self.look_at_approvals(),
                 // Stopping must not wait for a list.
                 Event::Due => tokio::select! {
                     () = self.list_due() => {}
@@ -138,11 +158,7 @@ impl Refresh {
                 if self.epoch.replace(about.epoch) == Some(about.epoch) {
                     return;
                 }
-                let introduction = catalog::Introduction {
-                    capabilities: about.capabilities.clone(),
-                    instructions: about.instructions.clone(),
-                };
-                self.catalog.introduce(self.upstream.name(), introduction);
+                self.introduce(&about);
                 self.read = *self.changes.borrow_and_update();
                 for plan in &mut self.topics {
                     plan.due = Some(Instant::now());
@@ -156,6 +172,37 @@ impl Refresh {
                 self.unsettled = None;
             }
         }
+    }
+
+    fn introduce(&self, about: &About) {
+        let (name, sentries) = (self.upstream.name(), &self.sentries);
+        let instructions = sentries.pins.introduce(name, about.instructions.clone());
+        let introduction = catalog::Introduction {
+            capabilities: about.capabilities.clone(),
+            instructions: sentries.guard.introduce(name, instructions),
+        };
+        self.catalog.introduce(name, introduction);
+    }
+
+    /// Something else is approved than before.
+    fn look_at_approvals(&self) {
+        let status = self.status.borrow().clone();
+        if let Status::Up(about) = &status {
+            self.introduce(about);
+        }
+        for (kind, held) in Kind::ALL.into_iter().zip(&self.held) {
+            if let Some(snapshot) = held {
+                self.publish(kind, snapshot.clone());
+            }
+        }
+    }
+
+    /// The one way into the catalog: what is not approved and what is refused does not get there.
+    fn publish(&self, kind: Kind, mut snapshot: Snapshot) {
+        let (name, sentries) = (self.upstream.name(), &self.sentries);
+        snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
+        sentries.guard.publish(name, kind, &mut snapshot.items);
+        self.catalog.publish(name, kind, snapshot);
     }
 
     fn look_at_changes(&mut self) {
@@ -187,6 +234,10 @@ impl Refresh {
             let plan = &mut self.topics[topic.index()];
             match next {
                 Ok(listed) => {
+                    let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
+                    for (kind, held) in kinds.zip(listed.held) {
+                        self.held[kind.index()] = held;
+                    }
                     plan.due = listed.again;
                     plan.retry = FIRST_RETRY;
                     plan.items = listed.items;
@@ -211,7 +262,8 @@ impl Refresh {
     /// Lists the kinds of a topic.
     async fn list(&self, topic: Topic) -> Result<Listed, ()> {
         let name = self.upstream.name();
-        let mut listed = Listed { again: None, digests: [None; 2], items: [0; 2] };
+        let mut listed =
+            Listed { again: None, digests: [None; 2], items: [0; 2], held: [None, None] };
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
         for (half, kind) in kinds.enumerate() {
             let mut digest = DefaultHasher::new();
@@ -231,7 +283,11 @@ impl Refresh {
             let fresh_until = listing.ttl.map(|ttl| Instant::now() + ttl);
             let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
             let Listing { items, is_private, .. } = listing;
-            self.catalog.publish(name, kind, Snapshot { items, fresh_until, is_private });
+            let snapshot = Snapshot { items, fresh_until, is_private };
+            if self.sentries.pins.holds(name) {
+                listed.held[half] = Some(snapshot.clone());
+            }
+            self.publish(kind, snapshot);
             listed.again = listed.again.into_iter().chain(relist).min();
             listed.digests[half] = Some(digest);
         }

@@ -36,6 +36,9 @@ pub enum Flaw {
     /// A tool asks in a wrong way for arguments in headers.
     #[error("{0}")]
     Mark(#[from] BadMark),
+    /// It holds text that nobody sees, and the operator wants none.
+    #[error("it holds hidden text")]
+    HiddenText,
 }
 
 /// Why an item is left out of a list.

@@ -46,6 +46,7 @@ fn entry(key: &Key, path: &str, depth: usize, page: &mut String) {
         (_, Some("defaults")) => {
             format!(" · inherited from [`defaults.{0}`](#defaults{0})", key.name)
         }
+        (_, Some("guard")) => " · inherited from [`[guard]`](#guard)".to_owned(),
         (_, Some(table)) => format!(" · as in [`[{table}.<name>]`](#{table}name)"),
         (Fallback::Required, _) => " · required".to_owned(),
         (Fallback::Nothing, _) if is_table(&key.shape) => String::new(),

@@ -15,7 +15,7 @@ pub(super) fn defaults() -> Key {
 
 /// The same keys in an upstream's own table.
 pub(super) fn inherited() -> Vec<Key> {
-    tuning().into_iter().map(inherit).collect()
+    tuning().into_iter().map(|key| inherit(key, "defaults", "as in `[defaults]`")).collect()
 }
 
 fn tuning() -> Vec<Key> {
@@ -116,15 +116,16 @@ fn tuning() -> Vec<Key> {
     ]
 }
 
-fn inherit(key: Key) -> Key {
-    let none = |keys: Vec<Key>| keys.into_iter().map(inherit).collect();
+/// A key in an upstream's own table that is told at the table `from`.
+pub(super) fn inherit(key: Key, from: &'static str, told: &'static str) -> Key {
+    let none = |keys: Vec<Key>| keys.into_iter().map(|key| inherit(key, from, told)).collect();
     let shape = match key.shape {
         Shape::Table { keys, rules } => Shape::Table { keys: none(keys), rules },
         plain => plain,
     };
     let fallback = match key.fallback {
         Fallback::Nothing => Fallback::Nothing,
-        _ => Fallback::Told("as in `[defaults]`"),
+        _ => Fallback::Told(told),
     };
-    Key { shape, fallback, ..key }.told_at("defaults")
+    Key { shape, fallback, ..key }.told_at(from)
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::keys::word;
 use super::shape::{self, Shape};
-use super::{Key, tuning_keys};
+use super::{Key, guard_keys, tuning_keys};
 use crate::config::access::KINDS;
 use crate::config::headers::{OWN_HEADERS, SCHEMES};
 use crate::config::tuning::{
@@ -16,6 +16,7 @@ pub(super) fn upstreams() -> Key {
     let mut keys = place();
     // An upstream's own table says these instead of what it inherits.
     keys.extend(tuning_keys::inherited());
+    keys.push(guard_keys::inherited());
     keys.extend(outlets());
     Key::new(
         "upstreams",

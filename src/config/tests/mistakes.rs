@@ -128,7 +128,7 @@ color = "red"
      --> weir.toml:3:1
       |
     3 | lazy = true
-      | ^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, sharing, timeouts, retry, limits, prompts, tools, resources, rename
+      | ^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, sharing, timeouts, retry, limits, prompts, tools, resources, rename, guard
 
     error: log.color: no such key
      --> weir.toml:5:1
@@ -812,4 +812,41 @@ fn the_own_role_of_a_client_is_nobody_elses() {
     );
     let drawn = mistakes(&text);
     assert!(drawn.contains("auth.anonymous_role: there is no role \"client:ci\""), "{drawn}");
+}
+
+#[test]
+fn a_guard_says_what_is_wrong_with_it() {
+    let told = parse(
+        r#"
+[guard]
+arguments = "strict"
+max_argument = 0
+output = "drop"
+hidden_text = "remove"
+results = ["prompts", "prompt"]
+redact = { open = "a(", "a b" = "x", nothing = "a*", ahead = "(?=a)", huge = "\\w{1000}{1000}", number = 7 }
+pinning = "lock"
+[upstreams.a]
+command = "x"
+guard = { lock_file = "x", redact = { k = "[" } }
+"#,
+    );
+    let report = told.unwrap_err();
+    let problems: Vec<_> = report.problems().iter().map(|p| format!("{p:?}")).collect();
+    insta::assert_snapshot!(problems.join("\n"), @r#"
+    weir.toml:3:13: guard.arguments: "strict" is not a choice here (one of: off, required, declared)
+    weir.toml:4:16: guard.max_argument: zero never means unlimited (write the limit that you want, or remove the key for the default)
+    weir.toml:5:10: guard.output: "drop" is not a choice here (one of: off, flag, refuse)
+    weir.toml:6:15: guard.hidden_text: "remove" is not a choice here (one of: pass, flag, escape, strip, refuse)
+    weir.toml:7:23: guard.results: "prompt" is not a choice here (did you mean `prompts`?)
+    weir.toml:8:19: guard.redact.open: this is not a regular expression: unclosed group (write it in Rust's syntax, which has no look-around and no references back)
+    weir.toml:8:25: guard.redact."a b": "a b" cannot be used as a name (1 to 64 of A-Z, a-z, 0-9, _, . and -)
+    weir.toml:8:48: guard.redact.nothing: this is a pattern that matches the empty text (ask for at least one character: a+, not a*)
+    weir.toml:8:62: guard.redact.ahead: this is not a regular expression: look-around, including look-ahead and look-behind, is not supported (write it in Rust's syntax, which has no look-around and no references back)
+    weir.toml:8:78: guard.redact.huge: this is a pattern that takes too much memory (shorten it, or make two of it)
+    weir.toml:8:106: guard.redact.number: expected a string, found an integer (put it in quotes)
+    weir.toml:9:11: guard.pinning: "lock" is not a choice here (one of: off, alert, enforce, locked)
+    weir.toml:12:11: upstreams.a.guard.lock_file: no such key (known here: pinning, results, redact, arguments, max_argument, output, hidden_text)
+    weir.toml:12:43: upstreams.a.guard.redact.k: this is not a regular expression: unclosed character class (write it in Rust's syntax, which has no look-around and no references back)
+    "#);
 }

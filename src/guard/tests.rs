@@ -1,0 +1,260 @@
+//! The room as a whole: definitions, replies, and what is told.
+
+use bytes::Bytes;
+use futures::StreamExt;
+use proptest::prelude::*;
+
+use super::hidden::tests::HIDDEN;
+use super::redact::tests::pattern;
+use super::*;
+use crate::mcp::revision::Era;
+
+fn hub() -> UpstreamName {
+    "hub".parse().expect("a name")
+}
+
+fn guard(rules: Rules) -> Guard {
+    Guard::new([(hub(), rules)])
+}
+
+fn quoted(text: &str) -> String {
+    String::from_utf8(json::quote(text).to_vec()).expect("JSON is text")
+}
+
+fn watch(rules: Rules, method: Method, kind: Kind) -> Option<Watch> {
+    guard(rules).watch(&hub(), method, kind, "hub__p")
+}
+
+/// What becomes of a prompt's result.
+fn judged(rules: Rules, result: &str) -> Result<(String, Findings), Unfit> {
+    let watch = watch(rules, Method::GetPrompt, Kind::Prompt).expect("somebody looks");
+    let (text, findings) = watch.judge(result.to_owned().into(), true)?;
+    Ok((String::from_utf8(text.to_vec()).expect("text"), findings))
+}
+
+fn hiding(setting: HiddenText) -> Rules {
+    Rules { hidden_text: setting, output: Output::Off, ..Rules::default() }
+}
+
+// === Definitions ===
+
+/// A prompt with this text in the n-th of six fields.
+fn definition(field: usize, text: &str) -> Item {
+    let plain = ["n", "t", "d", "a", "b", "c"].map(str::to_owned);
+    let mut fields = plain;
+    fields[field].push_str(text);
+    let [name, title, description, argument, about, deep] = fields.map(|field| quoted(&field));
+    let definition = format!(
+        r#"{{"name":{name},"title":{title}, "description":{description},"arguments":[{{"name":{argument},"description":{about}}}],"_meta":{{"x":[{deep},1e400]}}}}"#
+    );
+    Item::parse(Kind::Prompt, definition.into()).expect("an item")
+}
+
+/// What is published of it.
+fn published(setting: HiddenText, item: &Item) -> Item {
+    let mut items = [item.clone()];
+    let guard = guard(hiding(setting));
+    guard.publish(&hub(), Kind::Prompt, &mut items);
+    // Looking again changes nothing more.
+    let once = items.clone();
+    guard.publish(&hub(), Kind::Prompt, &mut items);
+    assert_eq!(items, once);
+    let [item] = items;
+    item
+}
+
+#[test]
+fn sixty_four_characters_in_six_fields_of_a_definition() {
+    for (letter, field) in HIDDEN.into_iter().flat_map(|it| (0..6).map(move |field| (it, field))) {
+        let (item, plain) = (definition(field, &format!("{letter}x")), definition(field, "x"));
+        let at = format!("U+{:04X} in field {field}", u32::from(letter));
+        for setting in [HiddenText::Pass, HiddenText::Flag] {
+            assert_eq!(published(setting, &item), item, "{at}");
+        }
+        let refused = published(HiddenText::Refuse, &item);
+        assert_eq!(refused.flaw, Some(Flaw::HiddenText), "{at}");
+        let [stripped, escaped] =
+            [HiddenText::Strip, HiddenText::Escape].map(|setting| published(setting, &item));
+        if field == 0 {
+            // Its upstream knows it by no other name.
+            assert_eq!([stripped.flaw, escaped.flaw], [Some(Flaw::HiddenText); 2], "{at}");
+            continue;
+        }
+        assert_eq!(stripped.definition.to_bytes(), plain.definition.to_bytes(), "{at}");
+        let shown = definition(field, &format!("{}x", hidden::shown(letter)));
+        assert_eq!(escaped.definition.to_bytes(), shown.definition.to_bytes(), "{at}");
+        assert_eq!((stripped.flaw, escaped.flaw), (None, None), "{at}");
+        // And of what is plain every byte stays.
+        assert_eq!(published(HiddenText::Refuse, &plain), plain);
+    }
+}
+
+#[test]
+fn names_of_members_never_become_twins() {
+    let text = "{\"name\":\"n\",\"_meta\":{\"a\u{200b}b\":1,\"ab\":2}}";
+    let item = Item::parse(Kind::Tool, text.into()).expect("an item");
+    let stripped = published(HiddenText::Strip, &item);
+    let expected = r#"{"name":"n","_meta":{"a<U+200B>b":1,"ab":2}}"#;
+    assert_eq!(stripped.definition.to_bytes(), expected);
+}
+
+#[test]
+fn instructions_are_looked_at_too() {
+    let introduced = |setting| {
+        let text = guard(hiding(setting)).introduce(&hub(), Some("a\u{202e}b".into()));
+        text.map(|text| text.to_string())
+    };
+    assert_eq!(introduced(HiddenText::Pass).as_deref(), Some("a\u{202e}b"));
+    assert_eq!(introduced(HiddenText::Flag).as_deref(), Some("a\u{202e}b"));
+    assert_eq!(introduced(HiddenText::Strip).as_deref(), Some("ab"));
+    assert_eq!(introduced(HiddenText::Escape).as_deref(), Some("a<U+202E>b"));
+    assert_eq!(introduced(HiddenText::Refuse), None);
+}
+
+// === Replies ===
+
+#[test]
+fn nobody_looks_where_nothing_is_to_be_looked_for() {
+    let off = Rules { output: Output::Off, hidden_text: HiddenText::Pass, ..Rules::default() };
+    let redacting = Rules { redact: vec![pattern("k", "x")], ..off.clone() };
+    let all = Rules { results: vec![Kind::Prompt, Kind::Tool, Kind::Resource], ..Rules::default() };
+    for (method, kind, by_default) in [
+        (Method::GetPrompt, Kind::Prompt, true),
+        (Method::Complete, Kind::Prompt, true),
+        (Method::CallTool, Kind::Tool, false),
+        (Method::TaskResult, Kind::Tool, false),
+        (Method::ReadResource, Kind::Resource, false),
+        (Method::Complete, Kind::Template, false),
+    ] {
+        assert_eq!(watch(Rules::default(), method, kind).is_some(), by_default, "{method:?}");
+        assert!(watch(off.clone(), method, kind).is_none(), "{method:?}");
+        assert!(watch(redacting.clone(), method, kind).is_some(), "{method:?}");
+        assert!(watch(all.clone(), method, kind).is_some(), "{method:?}");
+    }
+    assert!(Guard::default().watch(&hub(), Method::GetPrompt, Kind::Prompt, "p").is_none());
+}
+
+#[test]
+fn escapes_hide_nothing_and_what_stays_keeps_its_bytes() {
+    let result = r#"{ "messages" : [{"text":"a\u001b[0m\u0041","n":1e400}], "b":"\/\u0041" }"#;
+    let hidden = Some('\u{1b}');
+    let found = Findings { hidden, ..Findings::default() };
+    assert_eq!(judged(hiding(HiddenText::Flag), result), Ok((result.into(), found)));
+    assert_eq!(judged(hiding(HiddenText::Refuse), result), Err(Unfit::Refused(found)));
+    let escaped = result.replace(r"a\u001b[0m\u0041", "a<U+001B>[0mA");
+    assert_eq!(judged(hiding(HiddenText::Escape), result), Ok((escaped, found)));
+    let stripped = result.replace(r"a\u001b[0m\u0041", "a[0mA");
+    assert_eq!(judged(hiding(HiddenText::Strip), result), Ok((stripped, found)));
+}
+
+#[test]
+fn a_malformed_result_is_flagged_or_refused() {
+    let bad = r#"{"messages":[{"role":"system","content":{"type":"text","text":"x"}}]}"#;
+    let malformed = Some("a role is neither user nor assistant");
+    let found = Findings { malformed, ..Findings::default() };
+    let rules = |output| Rules { output, ..Rules::default() };
+    assert_eq!(judged(rules(Output::Off), bad), Ok((bad.into(), Findings::default())));
+    assert_eq!(judged(rules(Output::Flag), bad), Ok((bad.into(), found)));
+    assert_eq!(judged(rules(Output::Refuse), bad), Err(Unfit::Refused(found)));
+    let no_object = Findings { malformed: Some("it is no JSON object"), ..found };
+    assert_eq!(judged(rules(Output::Refuse), "[]"), Err(Unfit::Refused(no_object)));
+}
+
+#[test]
+fn secrets_are_redacted_in_every_string_but_a_state() {
+    let rules = Rules { redact: vec![pattern("key", "AKIA[A-Z]{4}")], ..hiding(HiddenText::Pass) };
+    let result = r#"{"a":["AKIAABCD","\u0041KIAABCD"],"AKIAABCD":7,"requestState":"AKIAABCD"}"#;
+    let expected =
+        r#"{"a":["[redacted:key]","[redacted:key]"],"[redacted:key]":7,"requestState":"AKIAABCD"}"#;
+    let found = Findings { redacted: 3, ..Findings::default() };
+    assert_eq!(judged(rules, result), Ok((expected.into(), found)));
+}
+
+#[test]
+fn what_is_hidden_does_not_hide_a_secret() {
+    let rules = Rules { redact: vec![pattern("key", "AKIA")], ..hiding(HiddenText::Strip) };
+    let found = Findings { redacted: 1, hidden: Some('\u{200b}'), ..Findings::default() };
+    let expected = Ok((r#"["[redacted:key]"]"#.to_owned(), found));
+    assert_eq!(judged(rules, "[\"AK\u{200b}IA\"]"), expected);
+}
+
+#[tokio::test]
+async fn errors_are_looked_at_and_large_bodies_are_held() {
+    let rules = Rules { redact: vec![pattern("key", "AKIA")], ..Rules::default() };
+    let look = async |outcome| {
+        let watch = watch(rules.clone(), Method::CallTool, Kind::Tool).expect("somebody looks");
+        let looked = watch.look(Reply { era: Era::Modern, outcome }).await;
+        looked.map(|(reply, _)| match reply.outcome {
+            Outcome::Result(Body::Whole(text)) | Outcome::Error(text) => text,
+            Outcome::Result(Body::Arriving(_)) => "arriving".into(),
+        })
+    };
+    let error = Outcome::Error(r#"{"code":1,"message":"AKIA!","data":["AKIA"]}"#.into());
+    let expected = r#"{"code":1,"message":"[redacted:key]!","data":["[redacted:key]"]}"#;
+    assert_eq!(look(error).await, Ok(expected.into()));
+    let arriving = |last| {
+        let pieces = [Ok(Bytes::from("{\"a\":\"AK")), last];
+        Outcome::Result(Body::Arriving(futures::stream::iter(pieces).boxed()))
+    };
+    let whole = arriving(Ok("IA\"}".into()));
+    assert_eq!(look(whole).await, Ok(r#"{"a":"[redacted:key]"}"#.into()));
+    let broken = Broken("gone".into());
+    assert_eq!(look(arriving(Err(broken.clone()))).await, Err(Unfit::Broken(broken)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_found_is_counted() {
+    let rules = Rules { redact: vec![pattern("key", "AKIA")], ..Rules::default() };
+    let guard = guard(Rules { hidden_text: HiddenText::Refuse, ..rules });
+    let watch = guard.watch(&hub(), Method::GetPrompt, Kind::Prompt, "p").expect("somebody looks");
+    for result in [r#"{"messages":[]}"#, r#"{"messages":["AKIA"]}"#, r#"{"messages":["\u0000"]}"#] {
+        let _ = watch.judge(result.into(), true);
+    }
+    let params = Object::parse(r#"{"arguments":7}"#).expect("parameters");
+    let admitted = guard.admit(&hub(), Method::GetPrompt, None, &params);
+    assert_eq!(admitted, Err(BadArguments::NoObject));
+    assert_eq!(guard.admit(&hub(), Method::CallTool, None, &params), Ok(()));
+    let counts = Counts {
+        arguments: 1,
+        malformed: 2,
+        redacted: 1,
+        hidden: 1,
+        refused: 1,
+        ..Counts::default()
+    };
+    assert_eq!(guard.counts().map(|(_, counts)| counts).collect::<Vec<_>>(), [counts]);
+}
+
+// === Looking again ===
+
+fn letters() -> impl Strategy<Value = String> {
+    let odd = prop::sample::select(HIDDEN.to_vec());
+    let some =
+        prop::sample::select(vec!['a', 'b', 'é', '👩', '\u{200d}', '\u{fe0f}', ' ', '[', ']', ':']);
+    prop::collection::vec(prop_oneof![odd, some.clone(), some], 0..16).prop_map(String::from_iter)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn looking_again_changes_nothing_more(
+        texts in prop::collection::vec(letters(), 0..4),
+        setting in prop::sample::select(vec![
+            HiddenText::Pass, HiddenText::Flag, HiddenText::Escape, HiddenText::Strip,
+        ]),
+        patterns in prop::collection::vec(
+            prop::sample::select(vec!["a+", "^b", "b$", "é.", "\\bb", "red", "[^a]b", "k\\]a", ".+", "\\[.*"]),
+            0..4,
+        ),
+    ) {
+        let patterns = patterns.into_iter().enumerate();
+        let redact = patterns.map(|(at, it)| pattern(&format!("k{at}"), it)).collect();
+        let rules = Rules { redact, ..hiding(setting) };
+        let Some(watch) = watch(rules, Method::CallTool, Kind::Prompt) else { return Ok(()) };
+        let text: Bytes = serde_json::to_string(&texts).expect("strings are writable").into();
+        let (once, _) = watch.judge(text, true).expect("nothing is refused");
+        let (twice, _) = watch.judge(once.clone(), true).expect("nothing is refused");
+        prop_assert_eq!(once, twice);
+    }
+}

@@ -1,0 +1,202 @@
+//! The strings inside a JSON text, wherever they stand, and the text with some of them rewritten.
+//!
+//! Promises: every byte outside of a rewritten string stays as it was; a text whose strings nobody changes is
+//! not copied; a string is shown as it is meant, its escapes decoded, and half of a surrogate pair as U+FFFD.
+//!
+//! Knows nothing of: what the strings say. The text must be JSON; of another, some strings are found.
+
+use std::borrow::Cow;
+
+use super::quote;
+
+/// A string inside a JSON text.
+pub struct Found<'a> {
+    /// What stands between the quotes.
+    pub raw: &'a str,
+    /// Whether it is the name of a member.
+    pub is_name: bool,
+    /// In which member of the outermost object it stands, as its name is written there; the name itself stands
+    /// in none.
+    pub member: &'a str,
+}
+
+impl<'a> Found<'a> {
+    /// The string as it is meant.
+    pub fn text(&self) -> Cow<'a, str> {
+        match self.raw.contains('\\') {
+            true => unescape(self.raw).into(),
+            false => self.raw.into(),
+        }
+    }
+}
+
+/// Shows each string to `rewrite` and puts what it returns in the string's place; `None` if it never returns
+/// anything.
+pub fn rewrite_strings(
+    text: &str,
+    mut rewrite: impl FnMut(&Found<'_>) -> Option<String>,
+) -> Option<Vec<u8>> {
+    let bytes = text.as_bytes();
+    let mut out: Option<Vec<u8>> = None;
+    // Up to where `out` has the text, and where reading is.
+    let (mut copied, mut at) = (0, 0);
+    let (mut depth, mut member) = (0_usize, "");
+    while at < bytes.len() {
+        match bytes[at] {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let start = at + 1;
+                let end = end_of_string(bytes, start);
+                let raw = &text[start..end];
+                let behind = bytes.get(end + 1..).unwrap_or_default();
+                let next = behind.iter().find(|byte| !byte.is_ascii_whitespace());
+                let is_name = next == Some(&b':');
+                if is_name && depth == 1 {
+                    member = "";
+                }
+                if let Some(new) = rewrite(&Found { raw, is_name, member }) {
+                    let out = out.get_or_insert_with(|| Vec::with_capacity(bytes.len()));
+                    out.extend_from_slice(&bytes[copied..at]);
+                    out.extend_from_slice(&quote(&new));
+                    copied = end + 1;
+                }
+                if is_name && depth == 1 {
+                    member = raw;
+                }
+                at = end;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    let mut out = out?;
+    out.extend_from_slice(bytes.get(copied..).unwrap_or_default());
+    Some(out)
+}
+
+/// Where the quote stands that ends a string.
+fn end_of_string(bytes: &[u8], start: usize) -> usize {
+    let mut at = start;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => return at,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// Decodes the escapes.
+fn unescape(raw: &str) -> String {
+    let mut out = String::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some((before, behind)) = rest.split_once('\\') {
+        out.push_str(before);
+        let mut letters = behind.chars();
+        let escaped = letters.next().unwrap_or('\\');
+        rest = letters.as_str();
+        out.push(match escaped {
+            'b' => '\u{8}',
+            'f' => '\u{c}',
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            'u' => {
+                let (letter, behind) = code_point(rest);
+                rest = behind;
+                letter
+            }
+            plain => plain,
+        });
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Reads the digits behind `\u`, and those of the pair's second half if they are one's first.
+fn code_point(text: &str) -> (char, &str) {
+    let unit = |text: &str| u32::from_str_radix(text.get(..4)?, 16).ok();
+    let Some(first) = unit(text) else { return (char::REPLACEMENT_CHARACTER, text) };
+    let rest = &text[4..];
+    let second = rest.strip_prefix("\\u").and_then(unit);
+    match second.filter(|low| (0xD800..0xDC00).contains(&first) && (0xDC00..0xE000).contains(low)) {
+        Some(low) => {
+            let code = 0x10000 + ((first - 0xD800) << 10) + (low - 0xDC00);
+            (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), &rest[6..])
+        }
+        None => (char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), rest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn found(text: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        let changed = rewrite_strings(text, |found| {
+            let sort = if found.is_name { "name" } else { "in" };
+            all.push(format!("{sort} {:?}: {}", found.member, found.text()));
+            None
+        });
+        assert_eq!(changed, None);
+        all
+    }
+
+    #[test]
+    fn every_string_is_found_with_its_place() {
+        let text = r#" {"a" : "1", "b":{"c":["2",{"d":"3"}]},"e\"":"4"} "#;
+        assert_eq!(
+            found(text),
+            [
+                r#"name "": a"#,
+                r#"in "a": 1"#,
+                r#"name "": b"#,
+                r#"name "b": c"#,
+                r#"in "b": 2"#,
+                r#"name "b": d"#,
+                r#"in "b": 3"#,
+                r#"name "": e""#,
+                r#"in "e\\\"": 4"#,
+            ]
+        );
+        assert_eq!(found(r#""alone""#), [r#"in "": alone"#]);
+    }
+
+    #[test]
+    fn a_string_is_shown_as_it_is_meant() {
+        for (raw, meant) in [
+            (r"\u001b[0m", "\u{1b}[0m"),
+            (r"\ud83d\ude00", "😀"),
+            (r"\udb40\udc41x", "\u{e0041}x"),
+            (r"\ud83d!", "\u{fffd}!"),
+            (r"\ud83d\u0041", "\u{fffd}A"),
+            (r"\ude00", "\u{fffd}"),
+            (r#"\"\\\/\b\f\n\r\t"#, "\"\\/\u{8}\u{c}\n\r\t"),
+        ] {
+            assert_eq!(found(&format!("[\"{raw}\"]")), [format!("in \"\": {meant}")], "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_rewritten_keeps_every_byte() {
+        let text = r#"{ "a" : "x\u0041" , "n":1e400,"b":["x",  "\/é"] }"#;
+        let new = rewrite_strings(text, |found| (found.raw == "x").then(|| "\"\u{1}".to_owned()));
+        let new = String::from_utf8(new.expect("a change")).expect("text");
+        assert_eq!(new, r#"{ "a" : "x\u0041" , "n":1e400,"b":["\"\u0001",  "\/é"] }"#);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_walked_to_its_end(text in ".*", json in prop::collection::vec(".*", 0..5)) {
+            let _ = rewrite_strings(&text, |_| Some(String::new()));
+            let written = serde_json::to_string(&json).expect("strings are writable");
+            let mut seen = Vec::new();
+            rewrite_strings(&written, |found| { seen.push(found.text().into_owned()); None });
+            prop_assert_eq!(seen, json);
+        }
+    }
+}

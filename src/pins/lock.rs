@@ -1,0 +1,245 @@
+//! The lock file: which definitions were approved. Made for review in version control.
+//!
+//! TOML, sorted, a line for each item, so that a change of one item is a change of one line. A kind that has no table has
+//! never been pinned; one with an empty table has, and had nothing.
+//!
+//! Promises: what is written reads back the same; nothing in it that nobody could see on a screen is written raw; a file
+//! is replaced whole or not at all.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+
+use super::digest::Digest;
+use crate::mcp::kind::Kind;
+
+/// What was approved of all upstreams.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lock {
+    /// By the upstream's name.
+    pub upstreams: BTreeMap<String, Pinned>,
+}
+
+/// What was approved of one upstream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// Of its instructions; `Some(None)` if that it has none was approved.
+    pub instructions: Option<Option<Digest>>,
+    /// Of the kinds that are pinned, by the item's own name or URI template.
+    pub kinds: [Option<BTreeMap<String, Digest>>; 3],
+}
+
+/// The kinds that are pinned, each with its table in the file. What a resource is changes with its contents, of which
+/// its definition says the size and the date.
+pub const PINNED: [(Kind, &str); 3] =
+    [(Kind::Prompt, "prompts"), (Kind::Tool, "tools"), (Kind::Template, "templates")];
+
+/// The place of a kind among those that are pinned.
+pub(super) fn place_of(kind: Kind) -> Option<usize> {
+    PINNED.iter().position(|(pinned, _)| *pinned == kind)
+}
+
+/// Why a lock file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BadLock {
+    /// It cannot be read or written.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// It is no TOML, or not what is written there; the text names the line.
+    #[error("{0}")]
+    Content(String),
+}
+
+impl Lock {
+    /// Reads a file; `None` if there is none.
+    pub fn load(path: &Path) -> Result<Option<Self>, BadLock> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).map(Some),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads what [`Lock::to_text`] wrote.
+    pub fn parse(text: &str) -> Result<Self, BadLock> {
+        let bad = |what: String| BadLock::Content(what);
+        let file: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count());
+            bad(format!("line {}: {}", line + 1, error.message()))
+        })?;
+        match file.get("version").and_then(toml::Value::as_integer) {
+            Some(FORMAT) => {}
+            _ => return Err(bad(format!("`version` is not {FORMAT}: another Weir wrote this"))),
+        }
+        let mut lock = Self::default();
+        for (key, value) in &file {
+            match (&**key, value) {
+                ("version", _) => {}
+                ("upstreams", toml::Value::Table(upstreams)) => {
+                    for (name, pinned) in upstreams {
+                        let pinned = pinned.as_table().and_then(read);
+                        let no_table =
+                            || bad(format!("`upstreams.{name}` is not as Weir writes it"));
+                        lock.upstreams.insert(name.clone(), pinned.ok_or_else(no_table)?);
+                    }
+                }
+                (other, _) => return Err(bad(format!("no such key: {other:?}"))),
+            }
+        }
+        Ok(lock)
+    }
+
+    /// The file's text.
+    pub fn to_text(&self) -> String {
+        let mut out = format!("{HEADER}version = {FORMAT}\n");
+        let digest =
+            |digest: Option<Digest>| digest.map_or_else(|| NONE.into(), |it| it.to_string());
+        for (name, pinned) in &self.upstreams {
+            let _ = writeln!(out, "\n[upstreams.{name}]");
+            if let Some(instructions) = pinned.instructions {
+                let _ = writeln!(out, "instructions = \"{}\"", digest(instructions));
+            }
+            for ((_, kind), items) in PINNED.iter().zip(&pinned.kinds) {
+                let Some(items) = items else { continue };
+                let _ = writeln!(out, "\n[upstreams.{name}.{kind}]");
+                for (key, approved) in items {
+                    let _ = writeln!(out, "{} = \"{approved}\"", quote(key));
+                }
+            }
+        }
+        out
+    }
+
+    /// Writes the file, whole or not at all.
+    pub fn save(&self, path: &Path) -> Result<(), BadLock> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+        file.write_all(self.to_text().as_bytes())?;
+        file.as_file().sync_all()?;
+        // It is for everybody's eyes; a temporary file is not.
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::metadata(path).map_or(0o644, |old| old.permissions().mode());
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(mode))?;
+        }
+        file.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    }
+}
+
+fn read(table: &toml::Table) -> Option<Pinned> {
+    let digest = |value: &toml::Value| value.as_str()?.parse::<Digest>().ok();
+    let mut pinned = Pinned::default();
+    for (key, value) in table {
+        if key == "instructions" {
+            let is_none = value.as_str() == Some(NONE);
+            pinned.instructions = Some(if is_none { None } else { Some(digest(value)?) });
+            continue;
+        }
+        let at = PINNED.iter().position(|(_, name)| name == key)?;
+        let items = value.as_table()?.iter();
+        let items = items.map(|(key, value)| Some((key.clone(), digest(value)?)));
+        pinned.kinds[at] = Some(items.collect::<Option<_>>()?);
+    }
+    Some(pinned)
+}
+
+/// A key in quotes. What is neither ASCII nor a letter or digit is written as its number, for whoever reviews it.
+fn quote(key: &str) -> String {
+    let mut out = String::from("\"");
+    for letter in key.chars() {
+        match letter {
+            '"' | '\\' => out.extend(['\\', letter]),
+            ' '..='~' => out.push(letter),
+            _ if letter.is_alphanumeric() => out.push(letter),
+            _ => {
+                let _ = write!(out, "\\U{:08X}", u32::from(letter));
+            }
+        }
+    }
+    out + "\""
+}
+
+const FORMAT: i64 = 1;
+const NONE: &str = "none";
+const HEADER: &str = "\
+# The definitions that were approved, each by the hash of all that its server says of it.
+# Written by Weir. `weir pins diff` shows what is different now, `weir pins approve` accepts it.
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn digest(text: &str) -> Digest {
+        Digest::of_text(text)
+    }
+
+    #[test]
+    fn a_lock_is_a_line_for_each_item() {
+        let items =
+            |names: &[&str]| Some(names.iter().map(|it| ((*it).to_owned(), digest("x"))).collect());
+        let hub = Pinned {
+            instructions: Some(Some(digest("x"))),
+            kinds: [items(&["b", "a\u{202e}\"é"]), items(&[]), None],
+        };
+        let wiki = Pinned { instructions: Some(None), ..Pinned::default() };
+        let upstreams = [("wiki".to_owned(), wiki), ("hub".to_owned(), hub)];
+        let lock = Lock { upstreams: upstreams.into() };
+        let text = lock.to_text().replace(&digest("x").to_string(), "v1:…");
+        insta::assert_snapshot!(text, @r#"
+        # The definitions that were approved, each by the hash of all that its server says of it.
+        # Written by Weir. `weir pins diff` shows what is different now, `weir pins approve` accepts it.
+        version = 1
+
+        [upstreams.hub]
+        instructions = "v1:…"
+
+        [upstreams.hub.prompts]
+        "a\U0000202E\"é" = "v1:…"
+        "b" = "v1:…"
+
+        [upstreams.hub.tools]
+
+        [upstreams.wiki]
+        instructions = "none"
+        "#);
+        assert_eq!(Lock::parse(&lock.to_text()).ok(), Some(lock));
+    }
+
+    #[test]
+    fn what_is_no_lock_is_told_with_its_place() {
+        let told = |text: &str| Lock::parse(text).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(told(""), "`version` is not 1: another Weir wrote this");
+        assert_eq!(told("version = 2"), "`version` is not 1: another Weir wrote this");
+        assert_eq!(told("version = 1\nx = 7"), "no such key: \"x\"");
+        let odd = told("version = 1\n[upstreams.hub.tools]\nx = \"v2:00\"");
+        assert_eq!(odd, "`upstreams.hub` is not as Weir writes it");
+        let broken = told("version = 1\n\n[upstreams\n");
+        assert!(broken.starts_with("line 3: "), "{broken}");
+    }
+
+    #[test]
+    fn a_file_is_written_and_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("weir.lock");
+        assert!(matches!(Lock::load(&path), Ok(None)));
+        let lock = Lock { upstreams: [("hub".to_owned(), Pinned::default())].into() };
+        lock.save(&path).expect("it can be written");
+        assert_eq!(Lock::load(&path).expect("it can be read"), Some(lock.clone()));
+        assert!(matches!(lock.save(&folder.path().join("gone/weir.lock")), Err(BadLock::Io(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_lock_reads_back(keys in prop::collection::btree_set(".{0,12}", 0..6)) {
+            let items = keys.iter().map(|key| (key.clone(), digest(key))).collect();
+            let hub = Pinned { instructions: None, kinds: [None, Some(items), None] };
+            let lock = Lock { upstreams: [("hub".to_owned(), hub)].into() };
+            prop_assert_eq!(Lock::parse(&lock.to_text()).ok(), Some(lock));
+        }
+    }
+}

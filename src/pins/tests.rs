@@ -1,0 +1,314 @@
+//! The room as a whole: what is served in each mode, what is told, and the file.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::mcp::name::UpstreamName;
+
+fn hub() -> UpstreamName {
+    "hub".parse().expect("a name")
+}
+
+fn pins(mode: Mode, file: Option<&Path>) -> Pins {
+    Pins::open(Settings { modes: vec![(hub(), mode)], file: file.map(Path::to_owned) })
+}
+
+/// A tool in some version.
+fn tool(name: &str, version: u32) -> Item {
+    let text = format!(
+        r#"{{"name":"{name}","description":"version {version}","inputSchema":{{"type":"object"}}}}"#
+    );
+    Item::parse(Kind::Tool, text.into()).expect("a tool")
+}
+
+fn tools(all: &[(&str, u32)]) -> Vec<Item> {
+    all.iter().map(|(name, version)| tool(name, *version)).collect()
+}
+
+/// What is served of a list, by name.
+fn served(pins: &Pins, all: &[(&str, u32)]) -> String {
+    let served = pins.screen(&hub(), Kind::Tool, tools(all));
+    served.iter().map(|item| &*item.key).collect::<Vec<_>>().join(" ")
+}
+
+fn different(pins: &Pins) -> Vec<String> {
+    let one = |it: Difference| format!("{} {:?}", it.key, it.change);
+    pins.differences().into_iter().map(one).collect()
+}
+
+#[test]
+fn the_first_list_is_trusted_and_later_changes_are_not() {
+    let pins = pins(Mode::Enforce, None);
+    assert_eq!(served(&pins, &[("a", 1), ("b", 1)]), "a b");
+    assert_eq!(served(&pins, &[("a", 2), ("b", 1), ("c", 1)]), "b");
+    assert_eq!(different(&pins), ["a Changed([])", "c New"]);
+    // It says again what was approved.
+    assert_eq!(served(&pins, &[("a", 1), ("b", 1)]), "a b");
+    // It was away for a while.
+    assert_eq!(served(&pins, &[("a", 1)]), "a");
+    assert_eq!(different(&pins), ["b Missing"]);
+    assert_eq!(served(&pins, &[("a", 1), ("b", 2)]), "a");
+    assert_eq!(pins.approve(&hub(), Some("b")).map(|it| it.len()).ok(), Some(1));
+    assert_eq!(served(&pins, &[("a", 1), ("b", 2)]), "a b");
+    assert_eq!(served(&pins, &[("a", 1), ("b", 1)]), "a");
+}
+
+#[test]
+fn nothing_is_served_that_only_an_operator_may_approve() {
+    let pins = pins(Mode::Locked, None);
+    assert_eq!(served(&pins, &[("a", 1)]), "");
+    assert_eq!(pins.introduce(&hub(), Some("hi".into())), None);
+    pins.approve(&hub(), None).expect("in memory");
+    assert_eq!(served(&pins, &[("a", 1), ("b", 1)]), "a");
+    assert_eq!(pins.introduce(&hub(), Some("hi".into())).as_deref(), Some("hi"));
+    assert_eq!(pins.introduce(&hub(), Some("ho".into())), None);
+}
+
+#[test]
+fn everything_is_served_where_it_is_only_told() {
+    for mode in [Mode::Off, Mode::Review, Mode::Alert] {
+        let pins = pins(mode, None);
+        assert_eq!(served(&pins, &[("a", 1)]), "a");
+        assert_eq!(served(&pins, &[("a", 2), ("b", 1)]), "a b");
+        for text in ["hi", "ho"] {
+            assert_eq!(pins.introduce(&hub(), Some(text.into())).as_deref(), Some(text));
+        }
+        assert!(!pins.holds(&hub()));
+    }
+}
+
+#[test]
+fn every_member_counts_and_the_way_of_writing_does_not() {
+    let pins = pins(Mode::Enforce, None);
+    let screen = |text: &str| {
+        let item = Item::parse(Kind::Tool, text.to_owned().into()).expect("a tool");
+        pins.screen(&hub(), Kind::Tool, vec![item]).len()
+    };
+    let plain = r#"{"name":"a","description":"d","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true},"_meta":{"n":1}}"#;
+    assert_eq!(screen(plain), 1);
+    let other = r#"{ "_meta" : {"n":1.0}, "inputSchema":{"type":"object"},"description":"\u0064","annotations":{"readOnlyHint":true},"name":"a"}"#;
+    assert_eq!(screen(other), 1);
+    for (from, to) in [
+        ("\"d\"", "\"d \""),
+        ("true", "false"),
+        ("{\"n\":1}", "{\"n\":2}"),
+        ("\"object\"}", "\"object\",\"title\":\"t\"}"),
+        (",\"_meta\":{\"n\":1}", ""),
+        ("\"description\"", "\"title\""),
+    ] {
+        assert_eq!(screen(&plain.replace(from, to)), 0, "{to}");
+    }
+    assert_eq!(screen(plain), 1);
+}
+
+#[test]
+fn of_a_name_that_is_listed_twice_each_text_counts() {
+    let pins = pins(Mode::Enforce, None);
+    assert_eq!(served(&pins, &[("a", 1)]), "a");
+    let both = pins.screen(&hub(), Kind::Tool, tools(&[("a", 2), ("a", 1)]));
+    assert_eq!(both, tools(&[("a", 1)]));
+    let both = pins.screen(&hub(), Kind::Tool, tools(&[("a", 1), ("a", 2)]));
+    assert_eq!(both, tools(&[("a", 1)]));
+}
+
+#[test]
+fn a_new_name_for_what_was_approved_is_told_as_such_and_not_served() {
+    let pins = pins(Mode::Enforce, None);
+    assert_eq!(served(&pins, &[("a", 1), ("b", 2)]), "a b");
+    let found = |all: &[(&str, u32)]| {
+        let items = tools(all);
+        let listed = state::read(&items, None, &RandomState::new());
+        let approved = pins.approved().upstreams["hub"].kinds[1].clone().unwrap_or_default();
+        state::differences(&listed, &approved, None, &items)
+    };
+    let renamed = |to: &str, from: &str| (to.to_owned(), Change::Renamed(from.to_owned()));
+    assert_eq!(found(&[("c", 1), ("b", 2)]), [renamed("c", "a")]);
+    let both = [renamed("c", "b"), renamed("d", "a")];
+    assert_eq!(found(&[("d", 1), ("c", 2)]), both);
+    // It is still there under the old one, too.
+    assert_eq!(found(&[("a", 1), ("b", 2), ("c", 1)]), [("c".to_owned(), Change::New)]);
+    assert_eq!(served(&pins, &[("c", 1), ("b", 2)]), "b");
+}
+
+#[test]
+fn what_changed_is_told_by_its_members() {
+    let (hasher, approved) = (RandomState::new(), |items: &[Item]| {
+        let read = state::read(items, None, &RandomState::new());
+        read.iter().map(|(key, seen)| (key.clone(), seen.digest)).collect()
+    });
+    let tool = |text: &'static str| vec![Item::parse(Kind::Tool, text.into()).expect("a tool")];
+    let was = tool(r#"{"name":"a","description":"x","title":"t"}"#);
+    let is = tool(r#"{"name":"a","description":"y","annotations":{}}"#);
+    let before = state::read(&was, None, &hasher);
+    let now = state::read(&is, Some(&before), &hasher);
+    let found = state::differences(&now, &approved(&was), Some(&before), &is);
+    let members = ["description", "annotations", "title"].map(str::to_owned).to_vec();
+    assert_eq!(found, [("a".to_owned(), Change::Changed(members))]);
+}
+
+#[test]
+fn resources_are_not_pinned() {
+    let pins = pins(Mode::Locked, None);
+    let text = r#"{"uri":"a:b","name":"n"}"#;
+    let resource = || Item::parse(Kind::Resource, text.into()).expect("a resource");
+    assert_eq!(pins.screen(&hub(), Kind::Resource, vec![resource()]), [resource()]);
+}
+
+// === The file ===
+
+#[test]
+fn what_was_trusted_is_remembered() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("weir.lock");
+    let first = pins(Mode::Enforce, Some(&path));
+    assert_eq!(first.introduce(&hub(), None), None);
+    assert_eq!(served(&first, &[("a", 1)]), "a");
+    let again = pins(Mode::Enforce, Some(&path));
+    assert_eq!(again.approved(), first.approved());
+    assert_eq!(again.introduce(&hub(), Some("hi".into())), None);
+    assert_eq!(served(&again, &[("a", 2), ("b", 1)]), "");
+    // Another kind is seen for the first time.
+    assert_eq!(again.screen(&hub(), Kind::Prompt, Vec::new()), []);
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    assert!(
+        text.contains("[upstreams.hub.prompts]\n\n[upstreams.hub.tools]\n\"a\" = \"v1:"),
+        "{text}"
+    );
+    assert!(text.contains("instructions = \"none\""), "{text}");
+}
+
+#[test]
+fn a_file_that_is_changed_counts_from_then_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("weir.lock");
+    let (running, reviewing) = (pins(Mode::Enforce, Some(&path)), pins(Mode::Review, Some(&path)));
+    assert_eq!(served(&running, &[("a", 1)]), "a");
+    assert_eq!(served(&running, &[("a", 2)]), "");
+    let approvals = running.approvals();
+    reviewing.reload();
+    assert_eq!(served(&reviewing, &[("a", 2)]), "a");
+    reviewing.approve(&hub(), None).expect("it is written");
+    running.reload();
+    assert!(approvals.has_changed().expect("it lives"));
+    assert_eq!(served(&running, &[("a", 2)]), "a");
+    assert_eq!(served(&running, &[("a", 1)]), "");
+    // Broken, or gone: what was approved stays so, and nothing else is approved.
+    for broken in [Some("version = 1\nodd"), None] {
+        match broken {
+            Some(text) => std::fs::write(&path, text).expect("written"),
+            None => std::fs::remove_file(&path).expect("removed"),
+        }
+        running.reload();
+        assert_eq!(served(&running, &[("a", 2), ("b", 1)]), "a");
+        assert_eq!(running.screen(&hub(), Kind::Prompt, Vec::new()), []);
+        assert_eq!(running.approved().upstreams["hub"].kinds[0], None);
+    }
+}
+
+#[test]
+fn what_cannot_be_remembered_is_not_trusted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let nowhere = pins(Mode::Enforce, Some(&folder.path().join("gone/weir.lock")));
+    assert_eq!(served(&nowhere, &[("a", 1)]), "");
+    let path = folder.path().join("weir.lock");
+    std::fs::write(&path, "version = 7").expect("written");
+    let broken = pins(Mode::Enforce, Some(&path));
+    assert_eq!(served(&broken, &[("a", 1)]), "");
+    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "version = 7");
+}
+
+// === Any sequence of edits ===
+
+#[derive(Debug, Clone)]
+enum Edit {
+    Set(usize, u32),
+    Remove(usize),
+    ApproveAll,
+    Approve(usize),
+    /// Somebody takes an approval out of the file.
+    Revoke(usize),
+    /// The list is read while half of it is the old one.
+    Torn,
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+fn edits() -> impl Strategy<Value = Vec<Edit>> {
+    let edit = prop_oneof![
+        4 => (0..4_usize, 0..4_u32).prop_map(|(at, version)| Edit::Set(at, version)),
+        1 => (0..4_usize).prop_map(Edit::Remove),
+        1 => Just(Edit::ApproveAll),
+        1 => (0..4_usize).prop_map(Edit::Approve),
+        1 => (0..4_usize).prop_map(Edit::Revoke),
+        1 => Just(Edit::Torn),
+    ];
+    prop::collection::vec(edit, 25)
+}
+
+proptest! {
+    // 100 000 edits.
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn what_is_not_approved_is_never_served(edits in edits(), locked in any::<bool>()) {
+        let pins = pins(if locked { Mode::Locked } else { Mode::Enforce }, None);
+        // What a server lists, and what was approved, by version.
+        let (mut listed, mut approved) = (BTreeMap::new(), BTreeMap::<&str, u32>::new());
+        let mut old = Vec::new();
+        for (step, edit) in edits.into_iter().enumerate() {
+            match edit {
+                Edit::Set(at, version) => { listed.insert(NAMES[at], version); }
+                Edit::Remove(at) => { listed.remove(NAMES[at]); }
+                _ => {}
+            }
+            let all: Vec<(&str, u32)> = listed.iter().map(|(name, version)| (*name, *version)).collect();
+            let read = match edit {
+                Edit::Torn => {
+                    let half = all.len() / 2;
+                    all.iter().take(half).chain(&old).copied().collect()
+                }
+                _ => all.clone(),
+            };
+            old = all;
+            if step == 0 && !locked {
+                approved = read.iter().copied().collect();
+            }
+            let served = pins.screen(&hub(), Kind::Tool, tools(&read));
+            let expected = read.iter().filter(|(name, version)| approved.get(name) == Some(version));
+            let expected: Vec<_> = expected.copied().collect();
+            prop_assert_eq!(served, tools(&expected));
+            // What counts as listed, of a name that stands there twice, is the first.
+            let first = |name: &str| read.iter().find(|(it, _)| *it == name).map(|(_, version)| *version);
+            let accept = |name: &'static str, approved: &mut BTreeMap<&str, u32>| match first(name) {
+                Some(version) => { approved.insert(name, version); }
+                None => { approved.remove(name); }
+            };
+            match edit {
+                Edit::ApproveAll => {
+                    NAMES.into_iter().for_each(|name| accept(name, &mut approved));
+                    pins.approve(&hub(), None).expect("in memory");
+                }
+                Edit::Approve(at) => {
+                    // A new name for an old thing is the end of the old one.
+                    let renamed = pins.differences().into_iter().find_map(|it| match it.change {
+                        Change::Renamed(was) if was == NAMES[at] => Some(it.key),
+                        _ => None,
+                    });
+                    prop_assert_eq!(renamed, None, "nothing is kept for review here");
+                    accept(NAMES[at], &mut approved);
+                    pins.approve(&hub(), Some(NAMES[at])).expect("in memory");
+                }
+                Edit::Revoke(at) => {
+                    approved.remove(NAMES[at]);
+                    let mut state = pins.lock();
+                    if let Some(hub) = state.lock.upstreams.get_mut("hub") {
+                        hub.kinds[1].get_or_insert_default().remove(NAMES[at]);
+                    }
+                }
+                Edit::Set(..) | Edit::Remove(_) | Edit::Torn => {}
+            }
+        }
+    }
+}
