@@ -17,6 +17,7 @@ mod file;
 mod headers;
 mod include;
 mod ledger;
+mod limits;
 mod report;
 mod schema;
 mod secret_command;
@@ -32,6 +33,7 @@ use std::path::Path;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::policy::limits::Limit;
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
@@ -70,6 +72,8 @@ pub struct Config {
     pub roles: BTreeMap<String, Role>,
     /// Who may enter with a key, in the order of the file.
     pub clients: Vec<Client>,
+    /// How often something may be done, in the order of the file.
+    pub limits: Vec<Limit>,
     /// What is logged, and how.
     pub log: Log,
     /// What is probably not meant, but does not stop the program.
@@ -149,6 +153,7 @@ impl Config {
         let (roles, clients) = access::roles_and_clients(root, &upstreams.names);
         let auth =
             root.table("auth", |t| access::auth(t, &server, &roles, clients.is_empty(), options));
+        let limits = limits::limits(root, &upstreams.names);
         let log = root.table("log", sections::log);
         Self {
             server,
@@ -159,6 +164,7 @@ impl Config {
             auth,
             roles,
             clients,
+            limits,
             log,
             warnings: Vec::new(),
         }
@@ -197,6 +203,7 @@ impl Default for Config {
             auth: Auth::default(),
             roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
             clients: Vec::new(),
+            limits: Vec::new(),
             log: Log::default(),
             warnings: Vec::new(),
         }

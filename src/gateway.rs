@@ -6,6 +6,7 @@
 //!
 //! Knows nothing of: protocol eras, transports, JSON-RPC codes.
 
+mod admission;
 mod asked;
 pub mod fault;
 mod first_list;
@@ -32,6 +33,7 @@ use crate::mcp::call::{Ask, Call, Caller, Client, Method};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
+use crate::policy::limits::Permit;
 use crate::policy::role::Role;
 use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
 use crate::upstream::{self, Upstream};
@@ -70,6 +72,8 @@ pub struct Guest {
     view: watch::Receiver<Arc<View>>,
     /// Whether its role hides nothing and it showed no credentials.
     public: bool,
+    /// Whether limits are for it.
+    is_limited: bool,
 }
 
 /// A page of a merged list, in no dialect.
@@ -135,7 +139,7 @@ impl Gateway {
     pub fn enter_as_operator(self: &Arc<Self>) -> Guest {
         // No role of the configuration can have this name.
         let principal = Principal { name: "operator".into(), role: "*".into() };
-        self.with_role(principal, Role::everything().into(), true)
+        Guest { is_limited: false, ..self.with_role(principal, Role::everything().into(), true) }
     }
 
     fn guest(self: &Arc<Self>, principal: Principal, anonymous: bool) -> Guest {
@@ -152,7 +156,7 @@ impl Gateway {
         let public = anonymous && *role == Role::everything();
         let filter: Arc<dyn Filter> = Arc::new(ByRole(role));
         let view = self.catalog.view(&principal.role, &filter);
-        Guest { gateway: Arc::clone(self), principal, from: None, view, public }
+        Guest { gateway: Arc::clone(self), principal, from: None, view, public, is_limited: true }
     }
 
     /// The upstreams, in no order.
@@ -224,7 +228,13 @@ impl Guest {
     }
 
     /// Answers a list from memory.
-    pub async fn list(&self, kind: Kind, cursor: Option<&str>, form: Form) -> Result<Page, Fault> {
+    pub async fn list(
+        &self,
+        _: &Permit,
+        kind: Kind,
+        cursor: Option<&str>,
+        form: Form,
+    ) -> Result<Page, Fault> {
         let unreadable = |_| Fault::Request("Invalid cursor".to_owned());
         let after = cursor.map(|text| Cursor::parse(text, kind)).transpose().map_err(unreadable)?;
         self.settle().await;
@@ -250,7 +260,7 @@ impl Guest {
     }
 
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
-    pub async fn ask(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
+    pub async fn ask(&self, _: &Permit, ask: Ask, caller: Caller) -> Result<Went, Fault> {
         if ask.method.is_about_a_task() {
             return self.ask_about_task(ask, caller).await;
         }
@@ -277,6 +287,14 @@ impl Guest {
         self.call(&target, call).await
     }
 
+    /// The tool that a task goes on with; `None` if the guest has no such task, or may not call the tool (any more).
+    fn tool_of_task(&self, handle: &str) -> Option<Arc<Target>> {
+        let task = self.gateway.handles.open(&self.principal, handle)?;
+        let target = self.view().resolve(Kind::Tool, &task.tool);
+        // The name may have gone to another upstream since.
+        target.filter(|target| target.upstream.as_str() == &*task.upstream)
+    }
+
     async fn call(&self, target: &catalog::Target, call: Call) -> Result<Went, Fault> {
         let name = &target.upstream;
         let may_name_a_task = call.method == Method::CallTool || call.method.is_about_a_task();
@@ -294,10 +312,14 @@ impl Guest {
     }
 
     fn resolve(&self, ask: &Ask) -> Option<Arc<Target>> {
+        self.resolve_as(ask.method, ask.kind, &ask.key)
+    }
+
+    fn resolve_as(&self, method: Method, kind: Kind, key: &str) -> Option<Arc<Target>> {
         let view = self.view.borrow();
-        match ask.method {
-            Method::ReadResource => view.resolve_uri(&ask.key),
-            _ => view.resolve(ask.kind, &ask.key),
+        match method {
+            Method::ReadResource => view.resolve_uri(key),
+            _ => view.resolve(kind, key),
         }
     }
 

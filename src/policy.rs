@@ -1,22 +1,23 @@
-//! Who you are, and what you may use.
+//! Who you are, what you may use, and how often.
 //!
 //! A client shows [`Credentials`]; [`Policy::enter`] answers with a [`Principal`] or a [`Refusal`]. A
 //! principal has one role, and a role is a set of patterns per kind. Denying wins, and what nothing
 //! allows is denied.
 //!
 //! Promise: keys are compared by their SHA-256 and in constant time; no key is stored or printed.
-//! Knows nothing of: the catalog, transports, and how often something may be done (there is room for
-//! limits beside the roles).
+//! Knows nothing of: the catalog, and transports.
 
 pub mod keys;
+pub mod limits;
 pub mod role;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use keys::{Key, Keys};
+use limits::{Limit, Limits};
 use role::Role;
 
 /// What a client shows at the door.
@@ -59,6 +60,12 @@ pub enum Refusal {
     /// The client's key has expired.
     #[error("expired key")]
     Expired,
+    /// Unknown credentials, and too many such attempts from this address.
+    #[error("too many unknown keys from this address")]
+    TooMany {
+        /// When an attempt is looked at again.
+        retry_after: Duration,
+    },
 }
 
 /// What the policy is made of.
@@ -70,6 +77,8 @@ pub struct Settings {
     pub roles: HashMap<String, Role>,
     /// The clients' keys.
     pub keys: Vec<Key>,
+    /// How often something may be done.
+    pub limits: Vec<Limit>,
 }
 
 /// The door and the rules.
@@ -78,6 +87,7 @@ pub struct Policy {
     anonymous: Option<Principal>,
     roles: HashMap<Arc<str>, Arc<Role>>,
     keys: Keys,
+    limits: Limits,
 }
 
 /// The name of whoever shows no credentials.
@@ -87,6 +97,16 @@ const ANONYMOUS: &str = "anonymous";
 pub const ANONYMOUS_CLIENTS: usize = 16;
 
 impl Principal {
+    /// The client that somebody uses.
+    pub fn client(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Who uses it.
+    pub fn user(&self) -> &Arc<str> {
+        &self.name
+    }
+
     /// Whether this may be many clients at once: all that show no credentials.
     pub fn is_anonymous(&self) -> bool {
         *self.name == *ANONYMOUS
@@ -108,6 +128,7 @@ impl Policy {
             anonymous: settings.anonymous_role.map(principal),
             roles: roles.map(|(name, role)| (name.into(), Arc::new(role))).collect(),
             keys: Keys::new(settings.keys),
+            limits: Limits::new(settings.limits),
         }
     }
 
@@ -116,9 +137,17 @@ impl Policy {
     /// Wrong credentials are refused even where none are needed: a client with a mistyped key should
     /// hear of it and not wonder at what it can see.
     pub async fn enter(&self, arrival: Arrival<'_>, now: SystemTime) -> Result<Principal, Refusal> {
-        match arrival.credentials {
+        let entered = match arrival.credentials {
             Credentials::None => self.anonymous.clone().ok_or(Refusal::Missing),
             Credentials::Bearer(key) => self.keys.find(key, now),
+        };
+        match entered {
+            // Behind a proxy all clients have one address: whoever shows good credentials is let in even so.
+            Err(Refusal::Unknown) => Err(match self.limits.count_failed_login(arrival.from) {
+                Some(retry_after) => Refusal::TooMany { retry_after },
+                None => Refusal::Unknown,
+            }),
+            entered => entered,
         }
     }
 
@@ -126,6 +155,11 @@ impl Policy {
     pub fn principal(&self, name: &str) -> Option<Principal> {
         let anonymous = self.anonymous.iter().find(|anonymous| *anonymous.name == *name);
         anonymous.cloned().or_else(|| self.keys.principal(name))
+    }
+
+    /// How often something may be done.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// What a principal may use.

@@ -41,6 +41,7 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
         anonymous_role: config.auth.anonymous.then(|| config.auth.anonymous_role.clone()),
         roles: roles.collect(),
         keys: config.clients.iter().map(key).collect(),
+        limits: config.limits.clone(),
     }
 }
 

@@ -147,7 +147,7 @@ fn rules(t: &Table<'_>, upstreams: &[String]) -> Role {
 }
 
 /// A pattern over all upstreams: `<upstream>/<original name>`.
-fn pattern(v: &Value<'_>) -> Parsed<String> {
+pub(super) fn pattern(v: &Value<'_>) -> Parsed<String> {
     let pattern = value::string(v)?;
     match pattern.split_once('/') {
         Some(("", rest)) => Err(Complaint::new(
@@ -174,21 +174,26 @@ fn pattern(v: &Value<'_>) -> Parsed<String> {
 
 /// The upstream may come later, or be gone for a while: so it is no error.
 fn warn_of_unknown_upstreams(t: &Table<'_>, key: &'static str, upstreams: &[String]) {
-    t.warn_each(key, |entry| {
-        let upstream = entry.get_ref().as_str().and_then(|pattern| pattern.split_once('/'));
-        let Some((upstream, _)) = upstream else { return Ok(()) };
-        if upstream.is_empty()
-            || upstream.contains('*')
-            || upstreams.iter().any(|known| known == upstream)
-        {
-            return Ok(());
-        }
-        let remedy =
-            did_you_mean(upstream, upstreams.iter().map(String::as_str)).unwrap_or_else(|| {
-                "patterns go by the name of the table, [upstreams.<name>]".to_owned()
-            });
-        Err(Complaint::new(format!("there is no upstream {upstream:?}"), remedy))
-    });
+    t.warn_each(key, |entry| names_known_upstream(entry, upstreams));
+}
+
+/// The same for a key with a single pattern.
+pub(super) fn warn_of_unknown_upstream(t: &Table<'_>, key: &'static str, upstreams: &[String]) {
+    t.warn_of(key, |entry| names_known_upstream(entry, upstreams));
+}
+
+fn names_known_upstream(entry: &Value<'_>, upstreams: &[String]) -> Parsed<()> {
+    let upstream = entry.get_ref().as_str().and_then(|pattern| pattern.split_once('/'));
+    let Some((upstream, _)) = upstream else { return Ok(()) };
+    if upstream.is_empty()
+        || upstream.contains('*')
+        || upstreams.iter().any(|known| known == upstream)
+    {
+        return Ok(());
+    }
+    let remedy = did_you_mean(upstream, upstreams.iter().map(String::as_str))
+        .unwrap_or_else(|| "patterns go by the name of the table, [upstreams.<name>]".to_owned());
+    Err(Complaint::new(format!("there is no upstream {upstream:?}"), remedy))
 }
 
 // === Reading clients ===

@@ -10,6 +10,7 @@
 
 mod json;
 mod keys;
+mod limits_keys;
 mod page;
 mod shape;
 mod tuning_keys;

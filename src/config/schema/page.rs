@@ -29,6 +29,10 @@ fn section(key: &Key, page: &mut String) {
             }
             _ => return entry(key, key.name, 2, page),
         },
+        Shape::List { of, .. } => match &**of {
+            Shape::Table { keys, .. } => (format!("[[{}]]", key.name), key.name.to_owned(), keys),
+            _ => return entry(key, key.name, 2, page),
+        },
         _ => return entry(key, key.name, 2, page),
     };
     *page += &format!("\n## `{title}`\n\n{}\n", key.meaning);
@@ -99,6 +103,7 @@ fn kind(shape: &Shape) -> String {
             };
             format!("list{count}, each: {}", kind(of))
         }
+        Shape::OneOrList(of) => format!("{}, or a list of such", kind(of)),
         Shape::Map { of, .. } => format!("table, each value: {}", kind(of)),
         Shape::Table { .. } => "table".to_owned(),
     }

@@ -18,6 +18,7 @@ use crate::gateway::{Guest, Listen, MAX_SUBSCRIPTIONS, News, Subscribed, Subscri
 use crate::json::{self, Object};
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, Topic};
 use crate::mcp::meta;
+use crate::policy::limits::Permit;
 use crate::rpc::{self, Id};
 
 /// An open `subscriptions/listen`.
@@ -28,10 +29,12 @@ pub(in crate::downstream) struct Listening {
     opening: Option<BoxFuture<'static, Vec<Bytes>>>,
     listen: Listen,
     _slot: Slot,
+    _permit: Arc<Permit>,
 }
 
 pub(super) fn listen(
     guest: &Guest,
+    permit: Permit,
     id: &Id,
     params: &Object,
     streams: &Streams,
@@ -44,8 +47,10 @@ pub(super) fn listen(
     let slot = streams.open(guest.principal()).ok_or_else(|| encode::too_busy(STREAM_RETRY))?;
     let subscriptions = guest.subscriptions();
     let listen = guest.listen(&subscriptions);
-    let opening = Some(subscribe(guest.clone(), subscriptions, resources).boxed());
-    Ok(Listening { id: id.clone(), topics, opening, listen, _slot: slot })
+    let permit = Arc::new(permit);
+    let subscribing = subscribe(guest.clone(), Arc::clone(&permit), subscriptions, resources);
+    let opening = Some(subscribing.boxed());
+    Ok(Listening { id: id.clone(), topics, opening, listen, _slot: slot, _permit: permit })
 }
 
 /// The resources that a filter names, each once.
@@ -74,11 +79,12 @@ fn read_resources(filter: &Object) -> Result<Vec<Box<str>>, Refused> {
 /// is not there, and what its upstream does not tell of.
 async fn subscribe(
     guest: Guest,
+    permit: Arc<Permit>,
     subscriptions: Arc<Subscriptions>,
     resources: Vec<Box<str>>,
 ) -> Vec<Bytes> {
     let subscribing = resources.iter().map(|uri| async {
-        let subscribed = guest.subscribe(&subscriptions, uri).await;
+        let subscribed = guest.subscribe(&permit, &subscriptions, uri).await;
         matches!(subscribed, Ok(Subscribed::Agreed)).then(|| json::quote(uri))
     });
     join_all(subscribing).await.into_iter().flatten().collect()
