@@ -1,6 +1,7 @@
 //! Questions in mid-call: they reach the client of their call, and the answers their upstream, in every cell.
 
 mod asking;
+mod limited;
 mod parking;
 mod sharing;
 
