@@ -29,7 +29,8 @@ mod value;
 mod variables;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +45,7 @@ pub use schema::{page, schema};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
 pub use tuning::{EraChoice, SharingChoice};
 pub use upstreams::{Outline, RenameKind, Source, Upstream};
+pub(crate) use value::{is_plain_name, moment_of as moment};
 pub use variables::Environment;
 
 use access::LOCAL_ROLE;
@@ -101,6 +103,9 @@ pub struct Options {
     /// The upstreams that are used, by name; all that are enabled, unless it is said. One that is not used
     /// is checked, and costs nothing: its secrets are not fetched, and its variables need not be set.
     pub only: Option<Vec<String>>,
+    /// The time, for whoever looks after the file: then what may have been forgotten is told as well, which is keys
+    /// that have expired or soon will, and roles that nobody has.
+    pub now: Option<SystemTime>,
     /// Fired by whoever waits for the configuration no longer: commands that give secrets end.
     pub stop: CancellationToken,
 }
@@ -124,10 +129,20 @@ impl Config {
         Self::judge(&open(path)?, options, false, true).map(|config| config.warnings)
     }
 
+    /// Reads what a file says of everything but its upstreams, of which it uses none.
+    pub fn without_upstreams(path: &Path, options: &Options) -> Result<Self, Report> {
+        let options = Options { only: Some(Vec::new()), ..options.clone() };
+        Self::judge(&open(path)?, &options, false, false)
+    }
+
+    /// Names the files that a configuration is made of, the main one first, in the order in which they are read.
+    pub fn files(path: &Path, options: &Options) -> Result<Vec<PathBuf>, Report> {
+        document::files(&open(path)?, &options.environment)
+    }
+
     /// Tells what a client of a file meets. Uses none of the upstreams.
     pub fn entrance(path: &Path, options: &Options) -> Result<Entrance, Report> {
-        let options = Options { only: Some(Vec::new()), ..options.clone() };
-        let config = Self::judge(&open(path)?, &options, false, false)?;
+        let config = Self::without_upstreams(path, options)?;
         let has_clients = !config.clients.is_empty();
         Ok(Entrance { server: config.server, auth: config.auth, has_clients })
     }
@@ -150,9 +165,12 @@ impl Config {
         let protocol = root.table("protocol", |t| sections::protocol(t, &server));
         let upstreams = upstreams::read(root, surroundings);
         let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
-        let (roles, clients) = access::roles_and_clients(root, &upstreams.names);
+        let (roles, clients) = access::roles_and_clients(root, &upstreams.names, options);
         let auth =
             root.table("auth", |t| access::auth(t, &server, &roles, clients.is_empty(), options));
+        if options.now.is_some() {
+            access::warn_of_idle_roles(root, &roles, &clients, &auth);
+        }
         let limits = limits::limits(root, &upstreams.names);
         let log = root.table("log", sections::log);
         Self {
@@ -189,7 +207,7 @@ fn open(path: &Path) -> Result<File, Report> {
 
 fn file(path: &Path, text: String) -> File {
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    File { name: path.display().to_string(), folder, text }
+    File { name: path.display().to_string(), path: path.to_owned(), folder, text }
 }
 
 impl Default for Config {

@@ -6,6 +6,8 @@ mod calling;
 mod checking;
 #[path = "cli/failing.rs"]
 mod failing;
+#[path = "cli/keys.rs"]
+mod keys;
 #[path = "cli/reading.rs"]
 mod reading;
 #[path = "cli/serving.rs"]

@@ -3,7 +3,7 @@
 //! A client with rules of its own gets a role of its own, so that further in the house there are only roles.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::file::{Parsed, Table, Value};
 use super::report::{Complaint, did_you_mean};
@@ -97,7 +97,11 @@ pub struct Client {
 type Roles = BTreeMap<String, Role>;
 
 /// Reads roles and clients; the roles hold those that clients have for themselves.
-pub(super) fn roles_and_clients(root: &Table<'_>, upstreams: &[String]) -> (Roles, Vec<Client>) {
+pub(super) fn roles_and_clients(
+    root: &Table<'_>,
+    upstreams: &[String],
+    options: &Options,
+) -> (Roles, Vec<Client>) {
     let written = root.tables("roles", |name, t| {
         let name = name.get_ref();
         if !value::is_plain_name(name) {
@@ -124,12 +128,45 @@ pub(super) fn roles_and_clients(root: &Table<'_>, upstreams: &[String]) -> (Role
                 );
             }
         }
+        warn_of_end(name, t, client.expires, options);
         (client, own)
     });
     let own_roles =
         |(client, own): &(Client, Option<Role>)| own.clone().map(|own| (client.role.clone(), own));
     roles.extend(clients.iter().filter_map(own_roles));
     (roles, clients.into_iter().map(|(client, _)| client).collect())
+}
+
+/// Tells of keys that have expired or soon will.
+fn warn_of_end(name: &str, t: &Table<'_>, expires: Option<SystemTime>, options: &Options) {
+    let (Some(expires), Some(now)) = (expires, options.now) else { return };
+    let left = expires.duration_since(now).unwrap_or_default();
+    if left >= NOTICE {
+        return;
+    }
+    let what = match left.as_secs().div_ceil(86_400) {
+        0 => "the keys of this client have expired".to_owned(),
+        1 => "the keys of this client expire within a day".to_owned(),
+        days => format!("the keys of this client expire within {days} days"),
+    };
+    let remedy = format!(
+        "`weir keys rotate {name} --expires 90d` gives it another, `weir keys revoke {name}` removes it"
+    );
+    t.warn("expires", Complaint::new(what, remedy));
+}
+
+/// Tells of roles that nobody has. The role of the client of `weir stdio` is that of who comes without a key.
+pub(super) fn warn_of_idle_roles(root: &Table<'_>, roles: &Roles, clients: &[Client], auth: &Auth) {
+    // Where a client's role could not be read, nobody knows whose it is.
+    if !clients.iter().all(|client| roles.contains_key(&client.role)) {
+        return;
+    }
+    root.warn_of_names("roles", |role| {
+        let is_had = [LOCAL_ROLE, &auth.anonymous_role].contains(&role)
+            || clients.iter().any(|client| client.role == role);
+        let remedy = format!("`weir keys add NAME --role {role}` makes a client that has it");
+        (!is_had).then(|| Complaint::new("nobody has this role", remedy))
+    });
 }
 
 /// Reads the rules of a role, or of a client that has its own: what is not written allows nothing.
@@ -312,6 +349,9 @@ pub(super) const AUTH_MODES: [(&str, AuthMode); 3] = [
     ("required", AuthMode::Required),
     ("anonymous", AuthMode::Anonymous),
 ];
+
+/// How long ahead the end of a key is told.
+const NOTICE: Duration = Duration::from_secs(14 * 86_400);
 
 pub(super) const KINDS: [&str; 3] = ["prompts", "tools", "resources"];
 

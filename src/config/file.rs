@@ -258,6 +258,19 @@ impl<'a> Table<'a> {
         self.ledger.add(Severity::Error, self.path.clone(), self.span.clone(), complaint);
     }
 
+    /// Looks at the names of a table of tables once more: what is told of one is probably not meant.
+    pub(super) fn warn_of_names(&self, key: &'a str, judge: impl Fn(&str) -> Option<Complaint>) {
+        if !self.written(key).is_some_and(|value| value.get_ref().is_table()) {
+            return;
+        }
+        for (name, _) in self.sorted(key) {
+            if let Some(complaint) = judge(name.get_ref()) {
+                let path = join(&join(&self.path, key), name.get_ref());
+                self.ledger.add(Severity::Warning, path, Some(name.span()), complaint);
+            }
+        }
+    }
+
     /// Reports something that is probably not meant, about a key.
     pub(super) fn warn(&self, key: &str, complaint: Complaint) {
         self.ledger.add(Severity::Warning, join(&self.path, key), self.place(key), complaint);

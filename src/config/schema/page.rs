@@ -146,7 +146,7 @@ const MORE: [(&str, &str); 4] = [
     ),
     (
         "clients",
-        "A client sends its key as `Authorization: Bearer <key>`. A key is any long random string; Weir is told only \
-         its SHA-256:\n\n```sh\nkey=$(openssl rand -hex 32); echo \"$key\"; printf %s \"$key\" | sha256sum\n```",
+        "A client sends its key as `Authorization: Bearer <key>`. `weir keys add NAME --role ROLE` makes a client and its \
+         key. Any other long random string will do, too; Weir is told only its SHA-256:\n\n```sh\nkey=$(openssl rand -hex 32); echo \"$key\"; printf %s \"$key\" | sha256sum\n```",
     ),
 ];
