@@ -23,6 +23,7 @@ mod schema;
 mod secret_command;
 mod secrets;
 mod sections;
+mod tls;
 mod tuning;
 mod upstreams;
 mod value;
@@ -161,11 +162,11 @@ impl Config {
     fn read(root: &Table<'_>, options: &Options, surroundings: &Surroundings<'_>) -> Self {
         // Was followed when the document was put together.
         root.has("include");
-        let server = root.table("server", sections::server);
+        let server = root.table("server", |t| sections::server(t, surroundings));
         let protocol = root.table("protocol", |t| sections::protocol(t, &server));
         let upstreams = upstreams::read(root, surroundings);
         let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
-        let (roles, clients) = access::roles_and_clients(root, &upstreams.names, options);
+        let (roles, clients) = access::roles_and_clients(root, &server, &upstreams.names, options);
         let auth =
             root.table("auth", |t| access::auth(t, &server, &roles, clients.is_empty(), options));
         if options.now.is_some() {

@@ -29,10 +29,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
-use crate::mcp::call::{Ask, Call, Caller, Client, Method};
+use crate::mcp::call::{Ask, Call, Caller, Client, Method, Owner};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
+use crate::mcp::revision::Revision;
+use crate::mcp::task::restore_related;
 use crate::policy::limits::Permit;
 use crate::policy::role::Role;
 use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
@@ -45,7 +47,7 @@ use parking::Parking;
 use refresh::Refresh;
 pub use rounds::Round;
 pub use subscriptions::{MAX_SUBSCRIPTIONS, Subscribed, Subscriptions};
-use tasks::{Dressing, Handles};
+use tasks::Handles;
 
 /// How long a list may be kept where no upstream says less. Changes are told of anyway.
 const LIST_TTL: Duration = Duration::from_secs(60);
@@ -193,7 +195,12 @@ impl Guest {
 
     /// The guest as one client, where there are no sessions that could tell more.
     pub fn client(&self) -> Client {
-        Client::of_name(&self.principal.name)
+        Client::of_name(&self.principal.name).owned_by(self.owner())
+    }
+
+    /// Whose its clients are.
+    pub fn owner(&self) -> Owner {
+        Owner { name: Arc::clone(&self.principal.name), clients: self.principal.share(1) }
     }
 
     /// Whether every client would see what this one sees: no rule hides anything from it, and it
@@ -248,15 +255,15 @@ impl Guest {
         })
     }
 
-    /// The item that an ask is about: whoever has it may ask.
-    pub async fn find(&self, ask: &Ask) -> Result<Arc<Target>, Fault> {
-        if let Some(target) = self.resolve(ask) {
+    /// The item that an ask of a client of this revision is about: whoever has it may ask.
+    pub async fn find(&self, ask: &Ask, revision: Revision) -> Result<Arc<Target>, Fault> {
+        if let Some(target) = self.resolve(ask, revision) {
             return Ok(target);
         }
         // Just after the start the owner may not have been listed yet.
         self.settle().await;
         let missing = || Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() };
-        self.resolve(ask).ok_or_else(missing)
+        self.resolve(ask, revision).ok_or_else(missing)
     }
 
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
@@ -264,7 +271,7 @@ impl Guest {
         if ask.method.is_about_a_task() {
             return self.ask_about_task(ask, caller).await;
         }
-        let target = self.find(&ask).await?;
+        let target = self.find(&ask, caller.revision).await?;
         self.send(&target, ask, caller).await
     }
 
@@ -276,56 +283,54 @@ impl Guest {
     /// Asks about a call that goes on, which the ask names by its handle. Whoever may not call the tool
     /// (any more) has no such task.
     async fn ask_about_task(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
-        let task = self.gateway.handles.open(&self.principal, &ask.key);
-        let task = task.filter(|task| task.era == caller.revision.era());
-        let task = task.ok_or(Fault::NoSuchTask)?;
-        let target = self.view().resolve(Kind::Tool, &task.tool);
-        // The name may have gone to another upstream since.
-        let target = target.filter(|target| target.upstream.as_str() == &*task.upstream);
-        let target = target.ok_or(Fault::NoSuchTask)?;
+        let task = self.open_task(&ask.key, caller.revision.era());
+        let (task, target) = task.ok_or(Fault::NoSuchTask)?;
         let call = ask.call(&task.own, caller);
         self.call(&target, call).await
     }
 
-    /// The tool that a task goes on with; `None` if the guest has no such task, or may not call the tool (any more).
-    fn tool_of_task(&self, handle: &str) -> Option<Arc<Target>> {
-        let task = self.gateway.handles.open(&self.principal, handle)?;
-        let target = self.view().resolve(Kind::Tool, &task.tool);
-        // The name may have gone to another upstream since.
-        target.filter(|target| target.upstream.as_str() == &*task.upstream)
-    }
-
-    async fn call(&self, target: &catalog::Target, call: Call) -> Result<Went, Fault> {
+    async fn call(&self, target: &catalog::Target, mut call: Call) -> Result<Went, Fault> {
         let name = &target.upstream;
         let may_name_a_task = call.method == Method::CallTool || call.method.is_about_a_task();
-        let dressing = may_name_a_task.then(|| Dressing {
-            handles: Arc::clone(&self.gateway.handles),
-            principal: self.principal.clone(),
-            upstream: name.clone(),
-            tool: target.key.clone(),
-            era: call.caller.revision.era(),
-        });
+        let era = call.caller.revision.era();
+        let dressing = may_name_a_task.then(|| self.names(name, &target.key, era));
+        // Before and after that revision nothing says what it is related to.
+        if let Some(dressing) = &dressing
+            && call.caller.revision == Revision::V2025_11_25
+        {
+            restore_related(&mut call.params, dressing);
+            call.caller.notes = call.caller.notes.naming(Arc::new(dressing.clone()));
+        }
         match self.gateway.upstreams[name].call(call).await {
             Ok(called) => Ok(Went::of(name, dressing, called)),
             Err(cause) => Err(fault(name, cause)),
         }
     }
 
-    fn resolve(&self, ask: &Ask) -> Option<Arc<Target>> {
-        self.resolve_as(ask.method, ask.kind, &ask.key)
+    fn resolve(&self, ask: &Ask, revision: Revision) -> Option<Arc<Target>> {
+        self.resolve_as(ask.method, ask.kind, &ask.key, revision)
     }
 
-    fn resolve_as(&self, method: Method, kind: Kind, key: &str) -> Option<Arc<Target>> {
+    fn resolve_as(
+        &self,
+        method: Method,
+        kind: Kind,
+        key: &str,
+        revision: Revision,
+    ) -> Option<Arc<Target>> {
         let view = self.view.borrow();
-        match method {
+        let target = match method {
             Method::ReadResource => view.resolve_uri(key),
             _ => view.resolve(kind, key),
-        }
+        };
+        target.filter(|target| target.is_for(Form::of(revision)))
     }
 
-    /// Waits for changes of what this guest can see, from now on, and of what it subscribes to.
-    pub fn listen(&self, subscriptions: &Arc<Subscriptions>) -> Listen {
-        Listen::new(self.view.clone(), Arc::clone(subscriptions), Instant::now())
+    /// Waits for changes of what this guest can see with a client of this revision, from now on, and of what it
+    /// subscribes to.
+    pub fn listen(&self, subscriptions: &Arc<Subscriptions>, revision: Revision) -> Listen {
+        let (view, subscriptions) = (self.view.clone(), Arc::clone(subscriptions));
+        Listen::new(view, Form::of(revision), subscriptions, Instant::now())
     }
 }
 

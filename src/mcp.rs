@@ -17,6 +17,8 @@ pub mod older;
 pub mod pattern;
 pub mod question;
 pub mod revision;
+pub mod task;
+pub mod visits;
 
 /// Members of `_meta` that the protocol reserves and Weir owns.
 pub mod meta {

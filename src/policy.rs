@@ -7,6 +7,7 @@
 //! Promise: keys are compared by their SHA-256 and in constant time; no key is stored or printed.
 //! Knows nothing of: the catalog, and transports.
 
+pub mod certificates;
 pub mod keys;
 pub mod limits;
 pub mod role;
@@ -16,6 +17,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+pub use certificates::Certificate;
+use certificates::{Certificates, Holder};
 use keys::{Key, Keys};
 use limits::{Limit, Limits};
 use role::Role;
@@ -27,6 +30,8 @@ pub enum Credentials<'a> {
     None,
     /// A bearer token; Weir's API keys are such.
     Bearer(&'a str),
+    /// A certificate, proven in the TLS handshake.
+    Certificate(&'a Certificate),
 }
 
 /// What is known of somebody at the door.
@@ -77,6 +82,8 @@ pub struct Settings {
     pub roles: HashMap<String, Role>,
     /// The clients' keys.
     pub keys: Vec<Key>,
+    /// The clients' certificates.
+    pub certificates: Vec<Holder>,
     /// How often something may be done.
     pub limits: Vec<Limit>,
 }
@@ -87,6 +94,7 @@ pub struct Policy {
     anonymous: Option<Principal>,
     roles: HashMap<Arc<str>, Arc<Role>>,
     keys: Keys,
+    certificates: Certificates,
     limits: Limits,
 }
 
@@ -128,6 +136,7 @@ impl Policy {
             anonymous: settings.anonymous_role.map(principal),
             roles: roles.map(|(name, role)| (name.into(), Arc::new(role))).collect(),
             keys: Keys::new(settings.keys),
+            certificates: Certificates::new(settings.certificates),
             limits: Limits::new(settings.limits),
         }
     }
@@ -140,6 +149,7 @@ impl Policy {
         let entered = match arrival.credentials {
             Credentials::None => self.anonymous.clone().ok_or(Refusal::Missing),
             Credentials::Bearer(key) => self.keys.find(key, now),
+            Credentials::Certificate(certificate) => self.certificates.find(certificate, now),
         };
         match entered {
             // Behind a proxy all clients have one address: whoever shows good credentials is let in even so.
@@ -154,7 +164,9 @@ impl Policy {
     /// The principal of this name, as the command line's `--as` needs it.
     pub fn principal(&self, name: &str) -> Option<Principal> {
         let anonymous = self.anonymous.iter().find(|anonymous| *anonymous.name == *name);
-        anonymous.cloned().or_else(|| self.keys.principal(name))
+        let anonymous = anonymous.cloned();
+        let by_key = || self.keys.principal(name);
+        anonymous.or_else(by_key).or_else(|| self.certificates.principal(name))
     }
 
     /// How often something may be done.

@@ -133,6 +133,28 @@ pub struct Invalid {
     pub code: i64,
     /// What is wrong, fit for the sender.
     pub reason: String,
+    /// What it was meant as.
+    pub looks: Looks,
+}
+
+/// What bytes that are no message look like, as far as their members tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Looks {
+    /// They name a method, or cannot be read at all.
+    Request,
+    /// They hold a result or an error, and no method.
+    Answer,
+    /// They hold nothing that tells.
+    Neither,
+}
+
+impl Invalid {
+    /// What stands for an answer that cannot be read: whoever waits for it need not wait any longer.
+    pub fn as_answer(&self) -> Option<Answer> {
+        let id = self.id.clone().filter(|_| self.looks == Looks::Answer)?;
+        let error = Error::new(code::INTERNAL_ERROR, "the answer to this cannot be read");
+        Some(Answer { id: Some(id), outcome: Outcome::Error(error.to_bytes()) })
+    }
 }
 
 impl Message {
@@ -148,13 +170,19 @@ impl Message {
                 Malformed::Syntax(_) => code::PARSE_ERROR,
                 _ => code::INVALID_REQUEST,
             };
-            Invalid { id: None, code, reason: malformed.to_string() }
+            Invalid { id: None, code, reason: malformed.to_string(), looks: Looks::Request }
         })?;
         let id = object.get_bytes("id").and_then(Id::parse);
+        let looks = match (object.has("method"), object.has("result") || object.has("error")) {
+            (true, _) => Looks::Request,
+            (false, true) => Looks::Answer,
+            (false, false) => Looks::Neither,
+        };
         let invalid = |reason: &str| Invalid {
             id: id.clone(),
             code: code::INVALID_REQUEST,
             reason: reason.to_owned(),
+            looks,
         };
         if object.get("jsonrpc") != Some("\"2.0\"") {
             return Err(invalid("`jsonrpc` must be \"2.0\""));
@@ -179,6 +207,7 @@ impl Message {
                         code::INVALID_REQUEST
                     },
                     reason: format!("`params`: {malformed}"),
+                    looks,
                 })?
             }
         };

@@ -31,6 +31,7 @@ mod life;
 mod links;
 mod modern;
 mod opener;
+mod pauses;
 mod pool;
 mod probe;
 mod prompts;
@@ -42,10 +43,12 @@ mod sse;
 mod stdio;
 mod subscriptions;
 mod supervisor;
+mod tasks;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod visits;
 mod walk;
 mod wire;
 

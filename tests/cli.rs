@@ -10,6 +10,8 @@ mod failing;
 mod keys;
 #[path = "cli/reading.rs"]
 mod reading;
+#[path = "cli/securing.rs"]
+mod securing;
 #[path = "cli/serving.rs"]
 mod serving;
 #[path = "cli/starting.rs"]

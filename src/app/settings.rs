@@ -10,6 +10,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use crate::mcp::revision::{Era, Revision};
+use crate::policy::certificates::Holder;
 use crate::policy::keys::Key;
 use crate::policy::role::Role;
 use crate::secret::Secret;
@@ -37,10 +38,17 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
         sha256: client.key_sha256.clone(),
         expires: client.expires,
     };
+    let holder = |client: &config::Client| Holder {
+        client: client.name.clone(),
+        role: client.role.clone(),
+        names: client.certificates.clone(),
+        expires: client.expires,
+    };
     policy::Settings {
         anonymous_role: config.auth.anonymous.then(|| config.auth.anonymous_role.clone()),
         roles: roles.collect(),
         keys: config.clients.iter().map(key).collect(),
+        certificates: config.clients.iter().map(holder).collect(),
         limits: config.limits.clone(),
     }
 }

@@ -103,7 +103,12 @@ fn render(
     }
     scratch.clear();
     definition.write_to(scratch);
-    let same = |json: &[u8]| before.filter(|before| before.own == item.key && before.json == json);
+    let same = |json: &[u8]| {
+        let is_same = |before: &&Arc<Target>| {
+            before.own == item.key && before.json == json && before.needs_task == item.needs_task
+        };
+        before.filter(is_same)
+    };
     // Most often nothing has changed, and nothing is copied.
     if let Some(before) = same(scratch) {
         return Arc::clone(before);
@@ -120,8 +125,9 @@ fn render(
         Kind::Tool => Mirror::read(&definition).unwrap_or_default(),
         Kind::Prompt | Kind::Resource | Kind::Template => None,
     };
-    let upstream = outlet.name.clone();
-    Arc::new(Target { kind, upstream, own: item.key, key: key.into(), json, older, mirror })
+    let (upstream, needs_task) = (outlet.name.clone(), item.needs_task);
+    let (own, key) = (item.key, key.into());
+    Arc::new(Target { kind, upstream, own, key, json, older, mirror, needs_task })
 }
 
 /// The longest public key, in bytes: with it a cursor stays within its own limit.

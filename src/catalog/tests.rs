@@ -322,7 +322,7 @@ fn a_list_names_the_upstreams_within_reach_that_were_never_listed() {
     let before = all.borrow().clone();
     catalog.lists("c", Kind::Tool, &[]);
     assert!(all.has_changed().expect("open") && !some.has_changed().expect("open"));
-    assert!(!all.borrow().differs(&before, Topic::Tools));
+    assert!(!all.borrow().differs(&before, Topic::Tools, Form::Newest));
 }
 
 #[tokio::test(start_paused = true)]

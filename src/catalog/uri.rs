@@ -94,6 +94,7 @@ mod tests {
             json: Bytes::new(),
             older: None,
             mirror: None,
+            needs_task: false,
         };
         keys.iter().map(target).map(Arc::new).collect()
     }

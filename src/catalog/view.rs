@@ -2,7 +2,7 @@
 //!
 //! Promises: it answers from memory and never waits; nothing that its role may not use can be got out of
 //! it by any name, URI or cursor; listed and reachable are the same for prompts, tools and listed
-//! resources.
+//! resources. What a client of a revision cannot use is left out of its pages, and [`Target::is_for`] tells.
 //!
 //! Knows nothing of: how it came about.
 
@@ -64,20 +64,23 @@ impl View {
             None => table.rows(),
             Some(cursor) => table.rows_after(&cursor.upstream, &cursor.key),
         };
+        let mut behind = rows.iter().filter(|row| row.is_for(form)).peekable();
         // Commas count too, one per item: it saves a case and costs a byte.
-        let (mut count, mut bytes) = (0, 0);
-        for row in rows.iter().take(self.settings.page_items.max(1)) {
+        let (mut on_page, mut bytes) = (Vec::new(), 0);
+        while on_page.len() < self.settings.page_items.max(1)
+            && let Some(row) = behind.peek()
+        {
             let grown = bytes + row.json_as(form).len() + 1;
-            if count > 0 && grown > self.settings.page_bytes {
+            if !on_page.is_empty() && grown > self.settings.page_bytes {
                 break;
             }
-            (count, bytes) = (count + 1, grown);
+            bytes = grown;
+            on_page.extend(behind.next());
         }
-        let (on_page, behind) = rows.split_at(count);
-        let last = on_page.last().filter(|_| !behind.is_empty());
+        let last = on_page.last().filter(|_| behind.peek().is_some());
         Page {
-            items: join(on_page, form, bytes),
-            count,
+            items: join(&on_page, form, bytes),
+            count: on_page.len(),
             next: last.map(|row| Cursor { upstream: row.upstream.clone(), key: row.key.clone() }),
             partial: self.missing(kind).to_vec(),
             fresh_for: self.fresh_until[kind.index()]
@@ -132,6 +135,7 @@ impl View {
             json: Bytes::new(),
             older: None,
             mirror: None,
+            needs_task: false,
         }))
     }
 
@@ -151,10 +155,16 @@ impl View {
         &self.missing[kind.index()]
     }
 
-    /// Whether what this view shows under a topic differs from what `older` shows.
-    pub fn differs(&self, older: &Self, topic: Topic) -> bool {
+    /// Whether what this view shows under a topic, in this form, differs from what `older` shows.
+    pub fn differs(&self, older: &Self, topic: Topic, form: Form) -> bool {
         let of_topic = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
-        of_topic.map(Kind::index).any(|at| !same_table(&self.tables[at], &older.tables[at]))
+        let shown = |table: &'_ Arc<Table>| -> Vec<Arc<Target>> {
+            table.rows().iter().filter(|row| row.is_for(form)).cloned().collect()
+        };
+        of_topic.map(Kind::index).any(|at| {
+            let (new, old) = (&self.tables[at], &older.tables[at]);
+            !same_table(new, old) && shown(new) != shown(old)
+        })
     }
 
     /// Whether a client could not tell the two apart but by the time that they may be kept.
@@ -191,7 +201,7 @@ fn same_table(a: &Arc<Table>, b: &Arc<Table>) -> bool {
     Arc::ptr_eq(a, b) || a == b
 }
 
-fn join(rows: &[Arc<Target>], form: Form, capacity: usize) -> Bytes {
+fn join(rows: &[&Arc<Target>], form: Form, capacity: usize) -> Bytes {
     let mut items = BytesMut::with_capacity(capacity);
     for (at, row) in rows.iter().enumerate() {
         if at > 0 {
@@ -237,14 +247,21 @@ pub struct Target {
     pub older: Option<Bytes>,
     /// Which arguments of a tool its callers repeat in headers.
     pub mirror: Option<Mirror>,
+    /// Whether it can be called as a task of 2025-11-25 only.
+    pub needs_task: bool,
 }
 
 impl Target {
+    /// Whether who reads this form can use it: what it cannot use it does not see.
+    pub fn is_for(&self, form: Form) -> bool {
+        !self.needs_task || form == Form::WithTasks
+    }
+
     /// The definition in this form.
     fn json_as(&self, form: Form) -> &Bytes {
         match (form, &self.older) {
-            (Form::Older, Some(older)) => older,
-            (Form::Older | Form::Newest, _) => &self.json,
+            (Form::Older | Form::WithTasks, Some(older)) => older,
+            (Form::Older | Form::WithTasks | Form::Newest, _) => &self.json,
         }
     }
 }

@@ -183,7 +183,7 @@ fn endpoint(server: &config::Server) -> String {
             None => format!("127.0.0.1:{port}"),
         },
     };
-    format!("http://{host}{}", server.path)
+    format!("{}://{host}{}", server.scheme(), server.path)
 }
 
 fn checked(url: &str) -> Result<String, Failure> {

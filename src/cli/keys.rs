@@ -176,6 +176,12 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     let desk = Desk::open(&args.place)?;
     let client = desk.client(name)?;
     let keys = client.key_sha256.len();
+    if keys == 0 {
+        return Err(Failure::Usage(format!(
+            "client `{name}` comes with a certificate and has no key: write key_sha256 under [clients.{name}] by \
+             hand, or make another client"
+        )));
+    }
     if args.finish {
         if keys < 2 {
             return Err(Failure::Usage(format!(
@@ -278,7 +284,11 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         return output::print(|out| writeln!(out, "{{\"clients\":[{rows}]}}"));
     }
     let rows = clients.iter().map(|client| {
-        let keys = if client.key_sha256.len() > 1 { "2 keys" } else { "1 key" };
+        let keys = match client.key_sha256.len() {
+            0 => "no key",
+            1 => "1 key",
+            _ => "2 keys",
+        };
         let end = match client.expires {
             None => "never expires".to_owned(),
             Some(end) if end <= now => format!("expired at {}", to_words(end)),

@@ -11,7 +11,7 @@ use super::output;
 use super::signals::Signals;
 use crate::app::App;
 use crate::config::{self, Config};
-use crate::downstream::http;
+use crate::downstream::http::{self, tls::Tls};
 use crate::upstream::host::Host;
 
 /// What `weir serve` takes.
@@ -33,11 +33,14 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     super::log::start(&config.log, &config.warnings);
     let listener = listen(&config, demo.is_some()).await?;
     let address = listener.local_addr().unwrap_or(config.server.listen);
-    let endpoint = format!("http://{address}{}", config.server.path);
+    let scheme = config.server.scheme();
+    let endpoint = format!("{scheme}://{address}{}", config.server.path);
 
+    let tls = secured(&config)?;
     let app = App::open(&config, Arc::new(Host::new()));
-    app.spawn_door(http::accept_loop(listener, Arc::clone(app.door())));
-    let sse = config.protocol.legacy_sse.then(|| format!("http://{address}{}", http::STREAM_PATH));
+    app.spawn_door(http::accept_loop(listener, tls, Arc::clone(app.door())));
+    let sse =
+        config.protocol.legacy_sse.then(|| format!("{scheme}://{address}{}", http::STREAM_PATH));
     info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");
     if demo.is_some() {
         // Below the lines that tell of its upstreams.
@@ -50,6 +53,14 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     signals.close(app).await;
     info!("stopped");
     Ok(())
+}
+
+fn secured(config: &Config) -> Result<Option<Arc<Tls>>, Failure> {
+    let files = config.server.tls.clone();
+    let opened = files.map(Tls::open).transpose();
+    // They were good when the configuration was read.
+    let opened = opened.map_err(|broken| Failure::Unreachable(broken.to_string()))?;
+    Ok(opened.map(Arc::new))
 }
 
 async fn listen(config: &Config, is_demo: bool) -> Result<TcpListener, Failure> {

@@ -88,7 +88,9 @@ pub struct Client {
     pub key_sha256: Vec<[u8; 32]>,
     /// Its role in [`Config::roles`](super::Config::roles); `client:<name>` if it has rules of its own.
     pub role: String,
-    /// The moment from which on its keys are refused.
+    /// What its certificates go by: `dns:`, `uri:` or `sha256:` and a name. No two clients share one.
+    pub certificates: Vec<String>,
+    /// The moment from which on it is refused.
     pub expires: Option<SystemTime>,
 }
 
@@ -99,9 +101,11 @@ type Roles = BTreeMap<String, Role>;
 /// Reads roles and clients; the roles hold those that clients have for themselves.
 pub(super) fn roles_and_clients(
     root: &Table<'_>,
+    server: &Server,
     upstreams: &[String],
     options: &Options,
 ) -> (Roles, Vec<Client>) {
+    let certificates_are_shown = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
     let written = root.tables("roles", |name, t| {
         let name = name.get_ref();
         if !value::is_plain_name(name) {
@@ -112,7 +116,7 @@ pub(super) fn roles_and_clients(
     let mut roles = Roles::from([(LOCAL_ROLE.to_owned(), Role::everything())]);
     roles.extend(written);
 
-    let mut hashes = BTreeMap::new();
+    let (mut hashes, mut certificates) = (BTreeMap::new(), BTreeMap::new());
     let clients = root.tables("clients", |name, t| {
         let name = name.get_ref();
         if !value::is_plain_name(name) {
@@ -129,6 +133,18 @@ pub(super) fn roles_and_clients(
             }
         }
         warn_of_end(name, t, client.expires, options);
+        for certificate in &client.certificates {
+            if let Some(owner) = certificates.insert(certificate.clone(), name.to_string()) {
+                let what = format!("this belongs to [clients.{owner}] already");
+                let remedy = "write what certificates go by once";
+                t.object("certificates", Complaint::new(what, remedy));
+            }
+        }
+        if !certificates_are_shown && t.has("certificates") {
+            let what = "no client is asked for a certificate";
+            let remedy = "name the clients' CA: client_ca under [server.tls]";
+            t.object("certificates", Complaint::new(what, remedy));
+        }
         (client, own)
     });
     let own_roles =
@@ -257,7 +273,7 @@ fn client(
             "key_sha256",
             Complaint::new("more than two keys", "keep one, or two while they rotate"),
         ),
-        None if t.has("key_sha256") => {}
+        None if t.has("key_sha256") || t.has("certificates") => {}
         None => t.object(
             "key_sha256",
             Complaint::new("is missing", "add key_sha256 = [\"<hash of the client's key>\"]"),
@@ -284,6 +300,7 @@ fn client(
     let client = Client {
         name: name.to_owned(),
         key_sha256: key_sha256.unwrap_or_default(),
+        certificates: t.list("certificates", super::tls::name).unwrap_or_default(),
         role: role.unwrap_or_else(|| format!("client:{name}")),
         expires: t.read("expires", value::moment),
     };

@@ -8,8 +8,10 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::process::getegid;
 use toml::de::DeTable;
 
 use super::file::Table;
@@ -146,6 +148,12 @@ pub(super) fn text(path: &Path) -> Parsed<String> {
     let remedy = "check the path and its permissions";
     let unreadable = |error: io::Error| Complaint::new(format!("cannot be read: {error}"), remedy);
     let mut file = fs::File::open(path).map_err(unreadable)?;
+    let about = file.metadata().map_err(unreadable)?;
+    if let Some(whom) = may_be_changed_by(about.mode(), about.gid(), getegid().as_raw()) {
+        let what =
+            format!("can be changed by {whom}, who could then start programs as Weir's user");
+        return Err(Complaint::new(what, "take their right to write to it: chmod go-w"));
+    }
     let mut bytes = Vec::new();
     file.by_ref().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
@@ -156,8 +164,36 @@ pub(super) fn text(path: &Path) -> Parsed<String> {
     })
 }
 
+/// Who beside its owner may write to a file. A group of our own is no stranger: on many systems each user
+/// has one, and files are open to it.
+fn may_be_changed_by(mode: u32, group: u32, ours: u32) -> Option<&'static str> {
+    match mode & 0o022 {
+        0o002 | 0o022 => Some("everybody"),
+        0o020 if group != ours => Some("a group that is not Weir's"),
+        _ => None,
+    }
+}
+
 /// Far more than anybody writes, far less than hurts.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// The most included files.
 const MAX_FILES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::may_be_changed_by;
+
+    #[test]
+    fn a_file_is_its_owners_and_perhaps_our_own_groups() {
+        for (mode, group, whom) in [
+            (0o100_644, 7, None),
+            (0o100_664, 5, None),
+            (0o100_664, 7, Some("a group that is not Weir's")),
+            (0o100_646, 5, Some("everybody")),
+            (0o100_666, 7, Some("everybody")),
+        ] {
+            assert_eq!(may_be_changed_by(mode, group, 5), whom, "{mode:o}");
+        }
+    }
+}

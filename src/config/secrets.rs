@@ -156,7 +156,7 @@ fn from_file(t: &Table<'_>, path: &Path) -> Parsed<Secret> {
     let is_ours = about.uid() == geteuid().as_raw();
     if let Some((whom, mode)) = open_to(about.mode(), is_ours) {
         let what = format!("{written} is open to {whom}");
-        t.warn("file", Complaint::new(what, format!("chmod {mode} {written}")));
+        return Err(Complaint::new(what, format!("chmod {mode} {written}")));
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + SPARE_BYTES));
     let file = fs::File::open(path).map_err(unreadable)?;

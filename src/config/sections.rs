@@ -9,7 +9,8 @@ use hyper::http::uri::Authority;
 
 use super::file::Table;
 use super::report::{Complaint, did_you_mean};
-use super::value;
+use super::{Surroundings, value};
+use crate::downstream::http::tls::Files;
 use crate::downstream::http::{MESSAGES_PATH, STREAM_PATH};
 use crate::mcp::revision::{Era, Revision};
 
@@ -34,6 +35,8 @@ pub struct Server {
     pub shutdown_grace: Duration,
     /// The URL under which clients reach the server, if it is not the address itself.
     pub public_url: Option<Uri>,
+    /// What connections are secured with; plain HTTP without.
+    pub tls: Option<Files>,
 }
 
 impl Default for Server {
@@ -47,11 +50,12 @@ impl Default for Server {
             max_connections: 10_000,
             shutdown_grace: Duration::from_secs(30),
             public_url: None,
+            tls: None,
         }
     }
 }
 
-pub(super) fn server(t: &Table<'_>) -> Server {
+pub(super) fn server(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Server {
     let default = Server::default();
     let public_url = t.read("public_url", |v| {
         let url = value::url(v)?;
@@ -82,6 +86,14 @@ pub(super) fn server(t: &Table<'_>) -> Server {
             .unwrap_or(default.max_connections),
         shutdown_grace: t.read("shutdown_grace", value::duration).unwrap_or(default.shutdown_grace),
         public_url,
+        tls: super::tls::tls(t, surroundings),
+    }
+}
+
+impl Server {
+    /// How its URLs begin.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
     }
 }
 

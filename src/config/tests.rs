@@ -215,6 +215,7 @@ fn a_client_has_a_role_or_one_of_its_own() {
         name: name.to_owned(),
         key_sha256,
         role: role.to_owned(),
+        certificates: Vec::new(),
         expires,
     };
     assert_eq!(

@@ -150,7 +150,9 @@ impl Refused {
 impl From<rpc::Invalid> for Answer {
     fn from(invalid: rpc::Invalid) -> Self {
         let refused = Refused::new(StatusCode::BAD_REQUEST, invalid.code, invalid.reason);
-        Self::refused(invalid.id.as_ref(), &refused)
+        // The id of an answer is one of Weir's: among the client's own it may be that of an open request.
+        let id = invalid.id.as_ref().filter(|_| invalid.looks != rpc::Looks::Answer);
+        Self::refused(id, &refused)
     }
 }
 

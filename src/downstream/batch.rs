@@ -84,6 +84,9 @@ pub(super) fn serve(
             }
             Ok(Message::Answer(answer)) => peer.questions.settle(answer),
             Err(invalid) => {
+                if let Some(answer) = invalid.as_answer() {
+                    peer.questions.settle(answer);
+                }
                 let answer = Answer::from(invalid);
                 open.push(future::ready((None, Some(answer))).boxed());
             }

@@ -12,6 +12,8 @@ use tokio::sync::mpsc;
 use crate::json;
 use crate::mcp::log::Wanted;
 use crate::mcp::note::{Note, NoteStream, Notes};
+use crate::mcp::question::VISIT_DONE;
+use crate::mcp::visits::Visits;
 use crate::rpc::{self, Id};
 
 /// What goes out beside one answer.
@@ -34,12 +36,15 @@ pub(super) type Say = mpsc::Sender<Bytes>;
 
 impl Beside {
     /// Where an upstream's side puts notes, and what becomes of them: of progress nothing without a
-    /// `token`, and of log messages nothing where none are wanted.
-    pub(super) fn notes(token: Option<Id>, logs: Wanted) -> (Notes, Self) {
-        if token.is_none() && logs.least().is_none() {
+    /// `token`, of log messages nothing where none are wanted, and of visits nothing without `visits`.
+    pub(super) fn notes(token: Option<Id>, logs: Wanted, visits: Option<&Visits>) -> (Notes, Self) {
+        if token.is_none() && logs.least().is_none() && visits.is_none() {
             return (Notes::unheard(), Self::default());
         }
         let (notes, stream) = Notes::open(token.is_some(), logs);
+        if let Some(visits) = visits {
+            notes.tell_visits(visits);
+        }
         (notes, Self { noted: Some(Noted { token, notes: stream }), said: None })
     }
 
@@ -108,6 +113,7 @@ fn message(token: Option<&Id>, note: Note) -> Bytes {
             rpc::write_notification("notifications/progress", &params)
         }
         Note::Log(params) => rpc::write_notification("notifications/message", &params),
+        Note::Visited(params) => rpc::write_notification(VISIT_DONE, &params),
     }
 }
 

@@ -139,7 +139,8 @@ impl Conversation {
                 if let Some(old) = self.opened.take() {
                     old.end.cancel();
                 }
-                let listen = Some(self.guest.listen(&peer.subscriptions));
+                let listen = self.guest.listen(&peer.subscriptions, peer.revision);
+                let listen = Some(listen.with_visits(&peer.client.visits));
                 let end = peer.client.gone.clone();
                 self.opened = Some(Opened { peer, listen, end });
                 Answer::result(&request.id, &result)

@@ -18,6 +18,8 @@ use crate::mcp::capabilities::Capabilities;
 use crate::mcp::kind::{Kind, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::question::VISIT_DONE;
+use crate::mcp::task::TOLD_TO_OWNERS;
 use crate::rpc::{self, code};
 use crate::upstream;
 
@@ -111,7 +113,8 @@ pub(super) fn set_instructions(result: &mut Object, view: &View) {
     }
 }
 
-/// The notification that tells a client what is new; `params` holds what its dialect adds.
+/// The notification that tells a client what is new; `params` holds what its dialect adds. A task is told as its
+/// owners are: who listens for it is told by its dialect.
 pub(super) fn news(news: &News, mut params: Object) -> Bytes {
     let method = match news {
         News::Lists(topic) => topic.notification(),
@@ -119,6 +122,8 @@ pub(super) fn news(news: &News, mut params: Object) -> Bytes {
             params.set("uri", json::quote(uri));
             RESOURCE_UPDATED
         }
+        News::Task(task) => return rpc::write_notification(TOLD_TO_OWNERS, task),
+        News::Visited(params) => return rpc::write_notification(VISIT_DONE, params),
     };
     rpc::write_notification(method, &params.to_bytes())
 }

@@ -13,6 +13,7 @@ mod incoming;
 pub(super) mod pair;
 mod resume;
 mod streams;
+pub mod tls;
 mod wire;
 
 use std::convert::Infallible;
@@ -31,22 +32,30 @@ use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 use super::Door;
+use crate::policy::Certificate;
 pub use pair::{MESSAGES_PATH, STREAM_PATH};
+use tls::Tls;
 use wire::Wire;
 
 /// What is known of a connection's other end.
 #[derive(Debug, Clone)]
 struct Connection {
     peer: Option<SocketAddr>,
+    /// What the client has proven to hold.
+    certificate: Option<Arc<Certificate>>,
 }
 
 /// Accepts connections until the house closes, and serves each on a task of its own.
 ///
 /// Never ends on an error: what accepting can fail with passes (a client that left, no free file
 /// descriptors), so it waits and tries again.
-pub async fn accept_loop(listener: TcpListener, door: Arc<Door>) {
+pub async fn accept_loop(listener: TcpListener, tls: Option<Arc<Tls>>, door: Arc<Door>) {
     let sweeper = Arc::clone(&door);
     door.tasks.spawn(async move { sweeper.sessions.sweep(&sweeper.stop).await });
+    if let Some(tls) = tls.clone() {
+        let stop = door.stop.clone();
+        door.tasks.spawn(async move { tls.watch(&stop).await });
+    }
     let places = Arc::new(Semaphore::new(door.settings.max_connections));
     let mut pause = FIRST_PAUSE;
     loop {
@@ -66,9 +75,12 @@ pub async fn accept_loop(listener: TcpListener, door: Arc<Door>) {
                 if let Err(error) = stream.set_nodelay(true) {
                     debug!(%peer, %error, "small answers may be late");
                 }
-                let door_of_task = Arc::clone(&door);
+                let (serving, tls) = (Arc::clone(&door), tls.clone());
                 door.tasks.spawn(async move {
-                    serve_connection(door_of_task, stream, Some(peer)).await;
+                    match tls {
+                        None => serve_connection(serving, stream, Some(peer)).await,
+                        Some(tls) => serve_secured(serving, &tls, stream, peer).await,
+                    }
                     drop(place);
                 });
             }
@@ -91,7 +103,33 @@ pub async fn serve_connection<S>(door: Arc<Door>, io: S, peer: Option<SocketAddr
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let from = Connection { peer };
+    serve(door, io, Connection { peer, certificate: None }).await;
+}
+
+/// Serves a connection once hands are shaken.
+async fn serve_secured<S>(door: Arc<Door>, tls: &Tls, io: S, peer: SocketAddr)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let accepted = tokio::select! {
+        biased;
+        () = door.stop.cancelled() => return,
+        accepted = tls.accept(io) => accepted,
+    };
+    match accepted {
+        Ok((stream, certificate)) => {
+            let certificate = certificate.map(Arc::new);
+            serve(door, stream, Connection { peer: Some(peer), certificate }).await;
+        }
+        Err(error) => debug!(%peer, %error, "a TLS handshake failed"),
+    }
+}
+
+async fn serve<S>(door: Arc<Door>, io: S, from: Connection)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let peer = from.peer;
     let wire = Wire::new(io, &door.settings);
     let service = service_fn(|request| {
         let gone = wire.clone().gone().boxed();

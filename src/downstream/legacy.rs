@@ -77,15 +77,16 @@ pub(super) fn initialize(
         invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
     })?;
     let capabilities = params.get_object("capabilities").unwrap_or_default();
+    let subscriptions = guest.subscriptions(&client.tasks);
     let peer = Peer {
         revision,
         info: params.get_object("clientInfo").map(|info| info.to_bytes()),
         abilities: Abilities::read(&capabilities).within(revision),
         capabilities: capabilities.to_bytes(),
-        client,
+        client: client.owned_by(guest.owner()),
         logs: Wanted::undecided(),
         questions,
-        subscriptions: guest.subscriptions(),
+        subscriptions,
     };
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
@@ -143,9 +144,11 @@ pub(super) fn serve(
     let Some(open) = calls.open(&id) else {
         return refuse(&id_in_use());
     };
-    let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone());
     // Nothing goes out beside an answer in a batch, so nothing can be asked there.
     let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
+    // Who can be sent to a URL wants to know when that is done with: they came in one revision.
+    let visits = abilities.url.then_some(&peer.client.visits);
+    let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone(), visits);
     let (asking, beside) = Asking::open(&peer.questions, peer.revision, abilities, beside);
     let caller = Caller {
         revision: peer.revision,
@@ -158,7 +161,7 @@ pub(super) fn serve(
     };
     let (guest, subscriptions) = (guest.clone(), Arc::clone(&peer.subscriptions));
     let work = async move {
-        let answer = match guest.admit(&method, &params).await {
+        let answer = match guest.admit(caller.revision, &method, &params).await {
             Ok(mut permit) => {
                 let answer = match &*method {
                     SUBSCRIBE | UNSUBSCRIBE => {
@@ -200,7 +203,7 @@ async fn answer(
         return Ok(Answer::result(id, b"{}"));
     }
     if let Some(kind) = Kind::of_list_method(method) {
-        return list(guest, permit, id, kind, &params).await;
+        return list(guest, permit, caller.revision, id, kind, &params).await;
     }
     if method == "logging/setLevel" && guest.view().capabilities().logging {
         let level = params.get("level").and_then(Level::parse);
@@ -231,12 +234,13 @@ async fn answer(
 async fn list(
     guest: &Guest,
     permit: &Permit,
+    revision: Revision,
     id: &Id,
     kind: Kind,
     params: &Object,
 ) -> Result<Answer, Refused> {
     let cursor = encode::cursor(params)?;
-    let page = guest.list(permit, kind, cursor.as_deref(), Form::Older).await;
+    let page = guest.list(permit, kind, cursor.as_deref(), Form::of(revision)).await;
     let page = page.map_err(|fault| refuse(&fault))?;
     let mut result = encode::page(kind, &page);
     let mut meta = Object::new();
@@ -266,17 +270,9 @@ async fn ask(
             Went::Replied(reply) => break reply,
             Went::Asks(mut asked) => {
                 let asking = asking.ok_or_else(unasked)?;
-                let questions = asked.questions().to_vec();
                 // A person may take minutes.
-                let answers = permit.aside(async {
-                    tokio::select! {
-                        biased;
-                        answers = asking.ask(&questions) => answers,
-                        () = asked.overtaken() => Ok(Vec::new()),
-                    }
-                });
-                let answers = answers.await?;
-                went = asked.answer(answers, caller.clone()).await;
+                permit.aside(asking.ask(&mut asked)).await?;
+                went = asked.answer(Vec::new(), caller.clone()).await;
             }
         }
     };

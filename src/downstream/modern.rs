@@ -156,8 +156,9 @@ pub(super) fn serve(
         return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
     if &*method == "subscriptions/listen" {
-        let listening =
-            begin().and_then(|permit| listening::listen(guest, permit, &id, &params, streams));
+        let listening = begin().and_then(|permit| {
+            listening::listen(guest, permit, &id, &params, revision, &capabilities, streams)
+        });
         return match listening {
             Ok(listening) => Exchange::Listening(listening),
             Err(refused) => Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused))),
@@ -176,7 +177,7 @@ pub(super) fn serve(
     }
     // Read when the request was opened.
     let logs = owned.logs().unwrap_or_default();
-    let (notes, beside) = Beside::notes(owned.progress_token, logs);
+    let (notes, beside) = Beside::notes(owned.progress_token, logs, None);
     let caller = Caller {
         revision,
         info: owned.info.filter(|info| info.starts_with(b"{")),
@@ -188,7 +189,7 @@ pub(super) fn serve(
     };
     let guest = guest.clone();
     let work = async move {
-        let answer = match guest.admit(&method, &params).await {
+        let answer = match guest.admit(revision, &method, &params).await {
             Ok(permit) => {
                 let capabilities = &capabilities;
                 answer(&guest, &permit, caller, capabilities, &id, &method, params, max_reply)
@@ -224,6 +225,12 @@ async fn answer(
         Some(Method::Complete) if !guest.view().capabilities().completions => {}
         Some(method) if method.is_about_a_task() && !guest.view().capabilities().has_tasks() => {}
         Some(Method::TaskResult) => {}
+        // SEP-2663, protocol errors: a MUST.
+        Some(method)
+            if method.is_about_a_task() && !Capabilities::read(capabilities).has_tasks() =>
+        {
+            return Err(input::undeclared_tasks());
+        }
         Some(method) => {
             return ask(guest, permit, caller, capabilities, id, method, params, max_reply).await;
         }
@@ -265,7 +272,7 @@ async fn ask(
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     if let (Method::CallTool, Some(headers)) = (method, &mut caller.param_headers) {
-        let target = guest.find(&ask).await.map_err(|fault| refuse(&fault))?;
+        let target = guest.find(&ask, caller.revision).await.map_err(|fault| refuse(&fault))?;
         if let Some(mirror) = &target.mirror {
             modern_headers::check_params(headers, mirror, &ask.params)?;
         }
@@ -324,7 +331,6 @@ async fn reply(
         }
         Some(COMPLETE) if reply.era == Era::Modern => return Ok(Answer::result(id, &result)),
         Some(INPUT_REQUIRED) if reply.era == Era::Modern => {
-            // What came too large to be read has passed above.
             input::check(&object, Abilities::read(capabilities))?;
             return Ok(Answer::result(id, &result));
         }

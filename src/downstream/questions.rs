@@ -12,14 +12,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::join_all;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::Refused;
 use super::beside::{Beside, Say};
 use super::encode;
+use crate::gateway::Asked;
 use crate::json::{self, Object};
-use crate::mcp::question::{Abilities, Answered, Question};
+use crate::mcp::question::{Abilities, Answered, ELICITATION_ID, Question};
 use crate::mcp::revision::Revision;
 use crate::rpc::pending::{Pending, Ticket};
 use crate::rpc::{self, Answer, Id, Outcome, code};
@@ -89,16 +91,30 @@ impl Asking {
         (Some(Self { questions: questions.clone(), revision, say }), beside)
     }
 
-    /// Asks all of `questions` at a time and waits for their answers, as long as it takes. Dropping the future
-    /// takes back what has not been answered.
-    pub(super) async fn ask(&self, questions: &[Question]) -> Result<Vec<Answered>, Refused> {
-        let open: Vec<_> =
-            questions.iter().map(|_| self.questions.open(&self.say)).collect::<Result<_, _>>()?;
-        let answers = questions.iter().zip(open).map(|(question, open)| async {
-            let outcome = open.ask(question.subject.method(), &self.dressed(question)).await;
-            Answered { key: question.key.clone(), outcome }
-        });
-        Ok(join_all(answers).await)
+    /// Asks what a call's upstream asks, all at a time, and brings each answer as it comes: the upstream may
+    /// need it before it does anything about the others, or asks more. Returns once no answers are wanted any
+    /// more, and takes back what has not been answered then; so does dropping the future.
+    pub(super) async fn ask(&self, asked: &mut Asked) -> Result<(), Refused> {
+        let mut answers = FuturesUnordered::new();
+        let mut new = asked.questions().to_vec();
+        loop {
+            for question in new.drain(..) {
+                answers.push(self.put(question, self.questions.open(&self.say)?));
+            }
+            tokio::select! {
+                biased;
+                Some(answered) = answers.next() => asked.give(answered),
+                more = asked.more() => match more {
+                    Some(more) => new = more,
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+
+    async fn put(&self, question: Question, open: Open<'_>) -> Answered {
+        let outcome = open.ask(question.subject.method(), &self.dressed(&question)).await;
+        Answered { key: question.key, outcome }
     }
 
     /// A question's parameters as this revision wants them.
@@ -157,7 +173,6 @@ fn unanswered(text: &str) -> Outcome {
     Outcome::Error(rpc::Error::new(code::INTERNAL_ERROR, text).to_bytes())
 }
 
-const ELICITATION_ID: &str = "elicitationId";
 /// How many questions of one conversation may be open at a time.
 const MAX_OPEN: usize = 64;
 /// When a call that would ask more may be sent again.

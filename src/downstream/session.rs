@@ -31,6 +31,7 @@ pub(super) struct Sessions {
     by_id: DashMap<Box<str>, Arc<Session>>,
     by_principal: Arc<DashMap<Principal, Own>>,
     ttl: Duration,
+    /// How many a client may have.
     limit: usize,
 }
 
@@ -117,7 +118,7 @@ impl Sessions {
             usage: Mutex::new(Usage { active: 0, idle_since: Instant::now() }),
         });
         let mut own = self.by_principal.entry(principal.clone()).or_default();
-        self.make_room(&mut own)?;
+        self.make_room(principal, &mut own)?;
         own.sessions.push(Arc::clone(&session));
         self.by_id.insert(id, Arc::clone(&session));
         Ok(session)
@@ -127,13 +128,13 @@ impl Sessions {
     /// many.
     pub(super) fn seat(&self, principal: &Principal) -> Result<Seat, TooMany> {
         let mut own = self.by_principal.entry(principal.clone()).or_default();
-        self.make_room(&mut own)?;
+        self.make_room(principal, &mut own)?;
         own.seats += 1;
         Ok(Seat { by_principal: Arc::clone(&self.by_principal), principal: principal.clone() })
     }
 
-    fn make_room(&self, own: &mut Own) -> Result<(), TooMany> {
-        if own.sessions.len() + own.seats >= self.limit {
+    fn make_room(&self, principal: &Principal, own: &mut Own) -> Result<(), TooMany> {
+        if own.sessions.len() + own.seats >= principal.share(self.limit) {
             let evicted = own.sessions.swap_remove(longest_idle(&own.sessions)?);
             self.by_id.remove(&evicted.id);
             evicted.close();

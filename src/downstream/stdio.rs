@@ -103,7 +103,12 @@ impl Client {
             Ok(Message::Request(request)) => self.take_request(request).await,
             Ok(Message::Notification(notification)) => self.talk.take_notification(&notification),
             Ok(Message::Answer(answer)) => self.talk.take_answer(answer),
-            Err(invalid) => self.say(Answer::from(invalid)).await,
+            Err(invalid) => {
+                if let Some(answer) = invalid.as_answer() {
+                    self.talk.take_answer(answer);
+                }
+                self.say(Answer::from(invalid)).await;
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use crate::catalog::Target;
 use crate::json::Object;
 use crate::mcp::call::{Ask, Method};
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
+use crate::mcp::revision::Revision;
 use crate::policy::limits::{Charge, Limits, Permit, Refused};
 
 impl Guest {
@@ -22,14 +23,19 @@ impl Guest {
     ///
     /// A further round of a call that waits here was charged when the call began; where the round goes to an
     /// upstream that keeps its calls itself it is a call like any other.
-    pub async fn admit(&self, method: &str, params: &Object) -> Result<Permit, Fault> {
+    pub async fn admit(
+        &self,
+        revision: Revision,
+        method: &str,
+        params: &Object,
+    ) -> Result<Permit, Fault> {
         let Some(limits) = self.limits() else { return Ok(Permit::unlimited()) };
         if self.goes_on(method, params) {
-            let target = self.item(method, params).await;
+            let target = self.item(revision, method, params).await;
             return Ok(limits.readmit(&self.charge(method, target.as_deref())));
         }
         let target = match limits.look_at_items() {
-            true => self.item(method, params).await,
+            true => self.item(revision, method, params).await,
             false => None,
         };
         self.charged(limits, method, target.as_deref())
@@ -85,7 +91,7 @@ impl Guest {
     }
 
     /// The item that a request is about, if the guest can reach it.
-    async fn item(&self, method: &str, params: &Object) -> Option<Arc<Target>> {
+    async fn item(&self, revision: Revision, method: &str, params: &Object) -> Option<Arc<Target>> {
         let (method, kind, key) = match method {
             SUBSCRIBE | UNSUBSCRIBE => {
                 (Method::ReadResource, Kind::Resource, params.get_string("uri")?.into())
@@ -97,8 +103,8 @@ impl Guest {
             }
         };
         let find = || match method.is_about_a_task() {
-            true => self.tool_of_task(&key),
-            false => self.resolve_as(method, kind, &key),
+            true => self.open_task(&key, revision.era()).map(|(_, target)| target),
+            false => self.resolve_as(method, kind, &key, revision),
         };
         if let Some(target) = find() {
             return Some(target);

@@ -22,8 +22,9 @@ pub enum Went {
 #[derive(Debug)]
 pub struct Asked {
     upstream: UpstreamName,
-    /// Where the reply may name a task.
+    /// Where the call may name a task.
     dressing: Option<Dressing>,
+    questions: Vec<Question>,
     asks: Asks,
 }
 
@@ -33,7 +34,12 @@ impl Went {
             (Called::Replied(reply), Some(dressing)) => Self::Replied(dressing.dress(reply)),
             (Called::Replied(reply), None) => Self::Replied(reply),
             (Called::Asks(asks), dressing) => {
-                Self::Asks(Asked { upstream: upstream.clone(), dressing, asks })
+                let dress = |question: Question| match &dressing {
+                    Some(dressing) => dressing.dress_question(question),
+                    None => question,
+                };
+                let questions = asks.questions().iter().cloned().map(dress).collect();
+                Self::Asks(Asked { upstream: upstream.clone(), dressing, questions, asks })
             }
         }
     }
@@ -47,17 +53,27 @@ impl Asked {
 
     /// What has to be answered; each key once.
     pub fn questions(&self) -> &[Question] {
-        self.asks.questions()
+        &self.questions
     }
 
-    /// Waits until the answers are no longer wanted; [`Asked::answer`] without any then tells why. Cancel-safe.
-    pub async fn overtaken(&mut self) {
-        self.asks.overtaken().await;
+    /// Waits for further questions; `None` once no answers are wanted any more: [`Asked::answer`] without any
+    /// then tells why. Cancel-safe.
+    pub async fn more(&mut self) -> Option<Vec<Question>> {
+        self.asks.more().await
+    }
+
+    /// Brings one answer ahead of the others.
+    pub fn give(&self, answered: Answered) {
+        self.asks.give(answered);
     }
 
     /// Goes on with the answers; those that are missing will be asked for again.
     pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Went, Fault> {
-        let Self { upstream, dressing, asks } = self;
+        let Self { upstream, dressing, asks, .. } = self;
+        let answers = match &dressing {
+            Some(dressing) => answers.into_iter().map(|it| dressing.undress(it)).collect(),
+            None => answers,
+        };
         match asks.answer(answers, caller).await {
             Ok(called) => Ok(Went::of(&upstream, dressing, called)),
             Err(cause) => Err(fault(&upstream, cause)),

@@ -53,7 +53,7 @@ impl Guest {
         if ask.method.is_about_a_task() {
             return rounds_over(self.ask_about_task(ask, caller).await?);
         }
-        let target = self.find(&ask).await?;
+        let target = self.find(&ask, caller.revision).await?;
         let upstream = &self.gateway.upstreams[&target.upstream];
         let era = era_of(upstream);
         // Spec 2026-07-28, multi round-trip requests: there are no rounds but in these three.
@@ -112,6 +112,9 @@ impl Retry {
         let Some(state) = state else { return Ok(None) };
         let state = std::str::from_utf8(&state).ok().and_then(json::decode_string);
         let state = state.ok_or_else(|| bad("`requestState` must be a string"))?;
+        if state.len() > MAX_STATE_BYTES {
+            return Err(bad_state());
+        }
         let responses = match responses {
             None => Object::new(),
             Some(responses) => Object::parse_within(responses, usize::MAX)
@@ -159,6 +162,9 @@ fn bad_state() -> Fault {
     bad("`requestState` is not good, or not any more: send the request without it to begin anew")
 }
 
+/// The longest state that is looked up: those that are made here are much shorter.
+const MAX_STATE_BYTES: usize = 4 * 1024;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +187,9 @@ mod tests {
         let no_string = Err("`requestState` must be a string".to_owned());
         assert_eq!(state(r#"{"requestState":null}"#), no_string);
         assert_eq!(state(r#"{"requestState":7}"#), no_string);
+        let long = |bytes: usize| format!(r#"{{"requestState":"{}"}}"#, "a".repeat(bytes)).leak();
+        assert_eq!(state(long(MAX_STATE_BYTES)), Ok(Some("a".repeat(MAX_STATE_BYTES).into())));
+        assert_eq!(state(long(MAX_STATE_BYTES + 1)), Err(bad_state().to_string()));
         let no_object = Err("`inputResponses` must be an object".to_owned());
         assert_eq!(state(r#"{"requestState":"s","inputResponses":[]}"#), no_object);
     }

@@ -17,6 +17,7 @@ use super::{Fault, Guest, fault};
 use crate::catalog::{Target, View};
 use crate::mcp::dirty::{Changed, Dirty, with_parents};
 use crate::mcp::kind::Kind;
+use crate::mcp::task::TaskNews;
 use crate::policy::limits::Permit;
 use crate::upstream::{self, Subscription};
 
@@ -27,12 +28,14 @@ pub const MAX_SUBSCRIPTIONS: usize = 1_000;
 pub struct Subscriptions {
     view: watch::Receiver<Arc<View>>,
     dirty: Dirty,
+    tasks: TaskNews,
     held: Mutex<Held>,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     uris: HashMap<Box<str>, Slot>,
+    tasks: Vec<Subscription>,
     is_over: bool,
 }
 
@@ -54,10 +57,10 @@ pub enum Subscribed {
 }
 
 impl Guest {
-    /// An empty set of subscriptions, for one client.
-    pub fn subscriptions(&self) -> Arc<Subscriptions> {
-        let (view, dirty) = (self.view.clone(), Dirty::default());
-        Arc::new(Subscriptions { view, dirty, held: Mutex::default() })
+    /// An empty set of subscriptions, for one client, which hears of its tasks through `tasks`.
+    pub fn subscriptions(&self, tasks: &TaskNews) -> Arc<Subscriptions> {
+        let (view, dirty, tasks) = (self.view.clone(), Dirty::default(), tasks.clone());
+        Arc::new(Subscriptions { view, dirty, tasks, held: Mutex::default() })
     }
 
     /// Subscribes to a resource that the guest may read; twice is once. Dropping the future leaves things as
@@ -79,7 +82,7 @@ impl Guest {
         };
         let Some(place) = subscriptions.reserve(uri)? else { return Ok(Subscribed::Agreed) };
         let owner = &self.gateway.upstreams[&target.upstream];
-        match owner.subscribe(&target.own, &subscriptions.dirty).await {
+        match owner.subscribe(&target.own, &subscriptions.dirty, &self.owner()).await {
             Ok(upstream::Subscribed::Held(subscription)) => {
                 place.fill(subscription);
                 Ok(Subscribed::Agreed)
@@ -113,9 +116,22 @@ impl Subscriptions {
         let gone = {
             let mut held = self.lock();
             held.is_over = true;
-            std::mem::take(&mut held.uris)
+            (std::mem::take(&mut held.uris), std::mem::take(&mut held.tasks))
         };
         drop(gone);
+    }
+
+    /// What the client has yet to be told of its tasks.
+    pub fn tasks(&self) -> &TaskNews {
+        &self.tasks
+    }
+
+    /// Keeps a task's subscription until the end.
+    pub(super) fn hold_task(&self, subscription: Subscription) {
+        let mut held = self.lock();
+        if !held.is_over {
+            held.tasks.push(subscription);
+        }
     }
 
     /// The next resource that has changed since the client was last told of it. Never ends. Cancel-safe. For

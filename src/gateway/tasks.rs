@@ -4,8 +4,9 @@
 //! upstream's id, and opens only for the principal that it was given to. There is no table to fill, so
 //! tasks may be as many and live as long as their upstreams like.
 //!
-//! Promises: nobody can guess a handle, read one, or use somebody else's; whoever may not call the tool
-//! any more cannot ask about its tasks either. Handles are good for the life of the process.
+//! Promises: a task has one handle for its principal, wherever it is named. Nobody can guess a handle, read one, or
+//! use somebody else's; whoever may not call the tool any more can neither ask about its tasks nor hear of
+//! them. Handles are good for the life of the process.
 //!
 //! Knows nothing of: what a task is, and how it is doing.
 
@@ -13,16 +14,23 @@ use std::fmt;
 use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use tokio::sync::watch;
 
+use super::{Guest, Subscriptions};
+use crate::catalog::{Target, View};
 use crate::json::{self, Object};
 use crate::mcp::call::{Body, Outcome, Reply};
-use crate::mcp::meta;
+use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::question::{Answered, Question};
 use crate::mcp::revision::Era;
+use crate::mcp::task::{Naming, TaskOwner, rename, rename_related, restore_related};
 use crate::policy::Principal;
+use crate::{rpc, upstream};
 
 /// The longest handle that is looked at, in characters.
 const MAX_HANDLE: usize = 4 * 1024;
@@ -30,6 +38,9 @@ const MAX_HANDLE: usize = 4 * 1024;
 /// What handles are sealed with.
 pub(super) struct Handles {
     key: LessSafeKey,
+    /// What nonces are made with, from what is sealed: so what is the same is sealed into the same, and
+    /// nothing else under the same nonce.
+    nonces: hmac::Key,
 }
 
 /// What a handle leads to.
@@ -48,15 +59,14 @@ pub(super) struct Task {
 impl Handles {
     /// Handles of this process.
     pub(super) fn new() -> Self {
-        let mut key = [0; 32];
-        getrandom::fill(&mut key).expect("the system has random numbers");
-        let key = UnboundKey::new(&AES_256_GCM, &key).expect("a key of the algorithm's length");
-        Self { key: LessSafeKey::new(key) }
+        let mut keys = [0; 64];
+        getrandom::fill(&mut keys).expect("the system has random numbers");
+        let (key, nonces) = keys.split_at(32);
+        let key = UnboundKey::new(&AES_256_GCM, key).expect("a key of the algorithm's length");
+        Self { key: LessSafeKey::new(key), nonces: hmac::Key::new(hmac::HMAC_SHA256, nonces) }
     }
 
     fn seal(&self, principal: &Principal, task: &Task) -> String {
-        let mut nonce = [0; NONCE_LEN];
-        getrandom::fill(&mut nonce).expect("the system has random numbers");
         let era = match task.era {
             Era::Legacy => "0",
             Era::Modern => "1",
@@ -64,6 +74,10 @@ impl Handles {
         let [upstream, tool, own] =
             [&task.upstream, &task.tool, &task.own].map(|text| json::quote(text));
         let mut sealed = [era.as_bytes(), &upstream, b",", &tool, b",", &own].concat();
+        let name = json::quote(&principal.name);
+        let tag = hmac::sign(&self.nonces, &[&name[..], &sealed].concat());
+        let mut nonce = [0; NONCE_LEN];
+        nonce.copy_from_slice(&tag.as_ref()[..NONCE_LEN]);
         let aad = Aad::from(principal.name.as_bytes());
         self.key
             .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut sealed)
@@ -96,10 +110,13 @@ impl Handles {
     }
 }
 
-/// Whose tasks a reply may name, and of which tool.
+/// Whose tasks may be named beside a call and in its reply, and of which tool.
+#[derive(Clone)]
 pub(super) struct Dressing {
     pub(super) handles: Arc<Handles>,
     pub(super) principal: Principal,
+    /// What the client may see, as it changes.
+    pub(super) view: watch::Receiver<Arc<View>>,
     /// Who answers.
     pub(super) upstream: UpstreamName,
     /// The tool's public name.
@@ -116,16 +133,53 @@ impl Dressing {
         let Reply { era, outcome: Outcome::Result(Body::Whole(text)) } = reply else {
             return reply;
         };
-        let handle = |own: &str| {
-            let upstream = self.upstream.as_str().into();
-            let task = Task { upstream, tool: self.tool.clone(), era, own: own.into() };
-            json::quote(&self.handles.seal(&self.principal, &task))
-        };
         let text = match era == self.era {
-            true => dressed(&text, handle).unwrap_or(text),
+            true => dressed(&text, self).unwrap_or(text),
             false => text,
         };
         Reply { era, outcome: Outcome::Result(Body::Whole(text)) }
+    }
+
+    /// A question as its client is to see it.
+    pub(super) fn dress_question(&self, mut question: Question) -> Question {
+        rename_related(&mut question.params, self);
+        question
+    }
+
+    /// An answer as the upstream is to see it.
+    pub(super) fn undress(&self, answered: Answered) -> Answered {
+        let Answered { key, outcome: rpc::Outcome::Result(text) } = answered else {
+            return answered;
+        };
+        let restored =
+            |mut result: Object| restore_related(&mut result, self).then(|| result.to_bytes());
+        let object = Object::parse_within(text.clone(), usize::MAX).ok();
+        let text = object.and_then(restored).unwrap_or(text);
+        Answered { key, outcome: rpc::Outcome::Result(text) }
+    }
+}
+
+impl Naming for Dressing {
+    fn era(&self) -> Era {
+        self.era
+    }
+
+    fn handle(&self, own: &str) -> String {
+        let (upstream, tool) = (self.upstream.as_str().into(), self.tool.clone());
+        let task = Task { upstream, tool, era: self.era, own: own.into() };
+        self.handles.seal(&self.principal, &task)
+    }
+
+    fn own(&self, handle: &str) -> Option<Box<str>> {
+        let task = self.handles.open(&self.principal, handle)?;
+        let is_here = *task.upstream == *self.upstream.as_str() && task.era == self.era;
+        is_here.then_some(task.own)
+    }
+
+    fn is_reachable(&self) -> bool {
+        let target = self.view.borrow().resolve(Kind::Tool, &self.tool);
+        // The name may have gone to another upstream since.
+        target.is_some_and(|target| target.upstream == self.upstream)
     }
 }
 
@@ -136,38 +190,70 @@ impl fmt::Debug for Dressing {
 }
 
 /// The result with handles in place of ids; `None` if it has none.
-fn dressed(text: &Bytes, handle: impl Fn(&str) -> Bytes) -> Option<Bytes> {
+fn dressed(text: &Bytes, names: &dyn Naming) -> Option<Bytes> {
     let mut result = Object::parse_within(text.clone(), usize::MAX).ok()?;
-    let mut changed = replace(&mut result, &handle);
+    let mut changed = rename(&mut result, names);
     if let Some(mut task) = result.get_object("task")
-        && replace(&mut task, &handle)
+        && rename(&mut task, names)
     {
         result.set("task", task.to_bytes());
         changed = true;
     }
-    if let Some(mut meta) = result.get_object("_meta")
-        && let Some(mut related) = meta.get_object(meta::RELATED_TASK)
-        && replace(&mut related, &handle)
-    {
-        meta.set(meta::RELATED_TASK, related.to_bytes());
-        result.set("_meta", meta.to_bytes());
-        changed = true;
-    }
+    changed |= rename_related(&mut result, names);
     changed.then(|| result.to_bytes())
 }
 
-fn replace(object: &mut Object, handle: impl Fn(&str) -> Bytes) -> bool {
-    let own = object.get_string("taskId").map(|own| handle(&own));
-    let found = own.is_some();
-    if let Some(handle) = own {
-        object.set("taskId", handle);
+// === What a guest does with them ===
+
+impl Guest {
+    /// How this guest names the tasks of a tool.
+    pub(super) fn names(&self, upstream: &UpstreamName, tool: &str, era: Era) -> Dressing {
+        Dressing {
+            handles: Arc::clone(&self.gateway.handles),
+            principal: self.principal.clone(),
+            view: self.view.clone(),
+            upstream: upstream.clone(),
+            tool: tool.into(),
+            era,
+        }
     }
-    found
+
+    /// What one of the guest's handles leads to, in this era. Whoever may not call the tool (any more) has no
+    /// such task.
+    pub(super) fn open_task(&self, handle: &str, era: Era) -> Option<(Task, Arc<Target>)> {
+        let task = self.gateway.handles.open(&self.principal, handle)?;
+        let target = self.view().resolve(Kind::Tool, &task.tool)?;
+        // The name may have gone to another upstream since.
+        let is_here = task.era == era && target.upstream.as_str() == &*task.upstream;
+        is_here.then_some((task, target))
+    }
+
+    /// Listens for what becomes of a task that the guest knows by this handle. Tells whether its upstream
+    /// agrees; dropping the future leaves things as they were.
+    pub async fn follow_task(&self, subscriptions: &Subscriptions, handle: &str) -> bool {
+        self.settle().await;
+        let Some((task, target)) = self.open_task(handle, Era::Modern) else { return false };
+        let names = Arc::new(self.names(&target.upstream, &target.key, task.era));
+        let owner = TaskOwner::new(names, subscriptions.tasks());
+        let upstream = &self.gateway.upstreams[&target.upstream];
+        match upstream.follow_task(&task.own, owner, &self.owner()).await {
+            Ok(upstream::Subscribed::Held(subscription)) => {
+                subscriptions.hold_task(subscription);
+                true
+            }
+            Ok(upstream::Subscribed::Refused(_)) => false,
+            Err(cause) => {
+                tracing::debug!(upstream = %target.upstream, %cause, "a task cannot be followed");
+                false
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mcp::task::testing::Brackets;
 
     fn principal(name: &str) -> Principal {
         Principal { name: name.into(), role: "local".into() }
@@ -187,7 +273,9 @@ mod tests {
         let (handles, alice) = (Handles::new(), principal("alice"));
         let handle = handles.seal(&alice, &task());
         assert_eq!(handles.open(&alice, &handle), Some(task()));
-        assert_ne!(handles.seal(&alice, &task()), handle, "no two are alike");
+        assert_eq!(handles.seal(&alice, &task()), handle, "a task has one handle");
+        assert_ne!(handles.seal(&principal("bob"), &task()), handle);
+        assert_ne!(handles.seal(&alice, &Task { own: "t,2".into(), ..task() }), handle);
         assert_eq!(handles.open(&principal("bob"), &handle), None);
         assert_eq!(Handles::new().open(&alice, &handle), None, "of another process");
         for bad in ["", "x", "t,1", &handle[1..], &handle[..handle.len() - 1]] {
@@ -198,7 +286,7 @@ mod tests {
 
     #[test]
     fn every_place_that_names_a_task_gets_the_handle_and_all_else_stays() {
-        let handle = |own: &str| json::quote(&format!("<{own}>"));
+        let names = Brackets(Era::Legacy, true);
         for (text, expected) in [
             (r#"{"content":[{"taskId":"t"}], "n":1e400}"#, None),
             (r#"{"taskId":7}"#, None),
@@ -218,7 +306,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                dressed(&text.into(), handle).as_deref(),
+                dressed(&text.into(), &names).as_deref(),
                 expected.map(str::as_bytes),
                 "{text}"
             );

@@ -22,6 +22,19 @@ pub struct Extract {
     rest: BytesMut,
     rest_limit: usize,
     found: bool,
+    watched: Option<Watched>,
+}
+
+/// A member of the wanted value, should that be an object, whose coming has to be known.
+#[derive(Debug)]
+struct Watched {
+    name: &'static str,
+    /// The key that we are in, without its quotes; `None` outside of one.
+    key: Option<Vec<u8>>,
+    is_object: bool,
+    /// Whether the next string right inside the value is a key.
+    expects_key: bool,
+    has_come: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +80,25 @@ impl Extract {
             rest: BytesMut::new(),
             rest_limit,
             found: false,
+            watched: None,
         }
+    }
+
+    /// Watches for a member of the wanted value, too.
+    pub fn watching(self, name: Option<&'static str>) -> Self {
+        let watched = name.map(|name| Watched {
+            name,
+            key: None,
+            is_object: false,
+            expects_key: false,
+            has_come: false,
+        });
+        Self { watched, ..self }
+    }
+
+    /// Whether the key of the watched member has been seen.
+    pub fn has_come(&self) -> bool {
+        self.watched.as_ref().is_some_and(|watched| watched.has_come)
     }
 
     /// Whether the wanted member's value has begun.
@@ -121,6 +152,9 @@ impl Extract {
 
     /// Whether `byte` is the first one behind the value that we are in.
     fn ends_value(&mut self, byte: u8) -> bool {
+        if let (Some(watched), At::Value { wanted: true }) = (&mut self.watched, self.at) {
+            watched.follow(byte, self.depth, self.in_string, self.escaped);
+        }
         if self.in_string {
             match byte {
                 _ if self.escaped => self.escaped = false,
@@ -193,6 +227,39 @@ impl Extract {
     }
 }
 
+impl Watched {
+    /// Follows the next byte of the value, before which this is where we were.
+    fn follow(&mut self, byte: u8, depth: u32, in_string: bool, escaped: bool) {
+        if let Some(key) = &mut self.key {
+            if byte != b'"' || escaped {
+                // Each of its characters may be written as an escape.
+                if key.len() <= 6 * self.name.len() {
+                    key.push(byte);
+                }
+                return;
+            }
+            let quoted = [b"\"", &key[..], b"\""].concat();
+            let text = std::str::from_utf8(&quoted).ok().and_then(super::decode_string);
+            self.has_come |= text.is_some_and(|text| text == self.name);
+            self.key = None;
+            return;
+        }
+        if in_string {
+            return;
+        }
+        match (depth, byte) {
+            (0, b'{') => {
+                self.is_object = true;
+                self.expects_key = true;
+            }
+            (1, b',') => self.expects_key = self.is_object,
+            (1, b':') => self.expects_key = false,
+            (1, b'"') if self.expects_key => self.key = Some(Vec::new()),
+            _ => {}
+        }
+    }
+}
+
 fn push_on_one_line(out: &mut BytesMut, bytes: &[u8]) {
     let start = out.len();
     out.extend_from_slice(bytes);
@@ -248,6 +315,28 @@ mod tests {
     fn a_value_over_several_lines_comes_out_on_one() {
         let (value, _) = extract("{\"result\":{\n \"a\": 1\r\n},\"id\":1}", 3).expect("an object");
         assert_eq!(value, "{  \"a\": 1  }");
+    }
+
+    #[test]
+    fn a_watched_member_is_seen_however_it_is_cut_and_written() {
+        for (value, expected) in [
+            (r#"{"asks":1}"#, true),
+            (r#"{"a":{"x":["y"]},"b":"z" , "asks" : {}}"#, true),
+            (r#"{"a":"\"","\u0061sk\u0073":[]}"#, true),
+            (r#"{"a":"asks","b":{"asks":1},"c":["asks",{"asks":1}],"asks2":1,"\"asks":2}"#, false),
+            (r#"["asks","asks"]"#, false),
+            (r#""asks""#, false),
+            (r#"{"asksasksasksasksasksasksasksasks":1,"sks":1}"#, false),
+        ] {
+            let text = format!(r#"{{"asks":1,"result":{value},"id":7,"asks":1}}"#);
+            for size in 1..=text.len() {
+                let mut extract = Extract::new("result", 1_000).watching(Some("asks"));
+                text.as_bytes().chunks(size).for_each(|piece| {
+                    extract.feed(piece).expect(&text);
+                });
+                assert_eq!(extract.has_come(), expected, "{value} {size}");
+            }
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ use crate::mcp::kind::Kind;
 use crate::mcp::note::Notes;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
+use crate::mcp::task::TaskNews;
+use crate::mcp::visits::Visits;
 use crate::rpc;
 
 /// A method that is answered by the upstream that owns an item.
@@ -123,17 +125,39 @@ pub struct Client {
     pub gone: CancellationToken,
     /// Whether several may share its name.
     pub is_several: bool,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Where it hears of its tasks.
+    pub tasks: TaskNews,
+    /// The visits that are done with and that it has not been told of.
+    pub visits: Visits,
+}
+
+/// Whose a client is, where something is limited by that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// What it is known by.
+    pub name: Arc<str>,
+    /// For how many clients it stands.
+    pub clients: usize,
 }
 
 impl Client {
     /// The client that is known by `id`, which nobody else has.
     pub fn new(id: &str, gone: CancellationToken) -> Self {
-        Self { id: id.into(), gone, is_several: false }
+        let owner = Owner { name: id.into(), clients: 1 };
+        let (tasks, visits) = (TaskNews::default(), Visits::default());
+        Self { id: id.into(), gone, is_several: false, owner, tasks, visits }
     }
 
     /// All that comes under one name, where there are no sessions to tell one from another.
     pub fn of_name(name: &str) -> Self {
         Self { is_several: true, ..Self::new(name, CancellationToken::new()) }
+    }
+
+    /// The same, as one of this owner's.
+    pub fn owned_by(self, owner: Owner) -> Self {
+        Self { owner, ..self }
     }
 
     /// What it is known by.

@@ -17,6 +17,9 @@ pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 pub const OWN: &str =
     r#"{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}}}"#;
 
+/// What Weir declares where it listens for tasks, which it does for clients that declare the same.
+pub const TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+
 /// What a server, or several together, can do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capabilities {
@@ -206,7 +209,7 @@ mod tests {
         assert!(carried.logging && carried.subscribe && carried.has_tasks());
         assert_eq!(carried.tasks, Tasks { cancel: true, ..Tasks::default() });
         assert!(!carried.without_tasks().has_tasks());
-        assert!(Object::parse(OWN).is_ok());
+        assert!(Object::parse(OWN).is_ok() && read(TASKS).has_tasks());
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Item {
     pub definition: Object,
     /// Why nobody can use it; then it is not listed.
     pub flaw: Option<Flaw>,
+    /// Whether a tool can be called as a task only: those who know no such tasks cannot use it.
+    pub needs_task: bool,
 }
 
 /// Why an item that can be read is of no use to anybody.
@@ -76,7 +78,7 @@ impl Item {
         if description.len() > MAX_DESCRIPTION_BYTES {
             return too_large("a description", MAX_DESCRIPTION_BYTES, "bytes");
         }
-        Ok(Self { kind, key, definition, flaw: None })
+        Ok(Self { kind, key, definition, flaw: None, needs_task: false })
     }
 }
 

@@ -1,5 +1,5 @@
-//! What goes beside a call, from the upstream that works to the client that waits: progress and log
-//! messages.
+//! What goes beside a call, from the upstream that works to the client that waits: progress, log
+//! messages, and that a visit is done with.
 //!
 //! Promises: the upstream's side never waits. Progress only increases, comes at most [`PER_SECOND`] times a
 //! second after a first burst of as many, and the last one always comes to a client that reads. Log
@@ -10,6 +10,7 @@
 
 mod rate;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +21,8 @@ use tokio::time::Instant;
 
 use crate::json::{self, Object};
 use crate::mcp::log::{Level, Wanted};
+use crate::mcp::task::{Names, rename_related};
+use crate::mcp::visits::{MAX_DONE_BYTES, Visits};
 use rate::Rate;
 
 /// How much progress a client gets in a second.
@@ -37,6 +40,9 @@ const MAX_PROGRESS: usize = 64;
 const MAX_LOGS: usize = 256;
 const MAX_LOG_BYTES: usize = 1024 * 1024;
 
+/// How much news of visits waits; further ones wait for the client's own stream.
+const MAX_VISITED: usize = 16;
+
 /// One note.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Note {
@@ -44,6 +50,8 @@ pub enum Note {
     Progress(Object),
     /// The `params` of a log message, as sent, on one line.
     Log(Bytes),
+    /// The `params` of the news that a visit is done with, as sent, on one line.
+    Visited(Bytes),
 }
 
 /// Where an upstream's side puts notes. Cheap to clone.
@@ -54,6 +62,8 @@ pub struct Notes {
     logs: Wanted,
     /// Whether the upstream's side may send log messages.
     takes_logs: bool,
+    /// How the client names the tasks that notes may be about.
+    names: Option<Names>,
 }
 
 #[derive(Debug)]
@@ -78,6 +88,8 @@ struct State {
     is_read: bool,
     /// Where notes go instead.
     onward: Option<Notes>,
+    /// Where news of visits go that come too late; `None` if the client knows no such news.
+    visits: Option<Visits>,
 }
 
 /// Where a client's side takes them.
@@ -122,9 +134,31 @@ impl Notes {
             dropped_logs: 0,
             is_read,
             onward: None,
+            visits: None,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), came: Notify::new() });
-        Self { shared, progress, logs, takes_logs: true }
+        Self { shared, progress, logs, takes_logs: true, names: None }
+    }
+
+    /// The same, where notes may name tasks: their client knows them in this way.
+    #[must_use]
+    pub fn naming(self, names: Names) -> Self {
+        Self { names: Some(names), ..self }
+    }
+
+    /// How the client names tasks, where there may be any.
+    pub fn names(&self) -> Option<&Names> {
+        self.names.as_ref()
+    }
+
+    /// Tells of visits that are done with, too: beside the call while it is under way, later through `visits`.
+    pub fn tell_visits(&self, visits: &Visits) {
+        self.shared.lock().visits = Some(visits.clone());
+    }
+
+    /// Whether the client wants to know when a visit is done with.
+    pub fn hears_visits(&self) -> bool {
+        self.shared.lock().visits.is_some()
     }
 
     /// Whether the client asked for progress.
@@ -135,7 +169,8 @@ impl Notes {
     /// What an upstream is given that sends log messages, or that does not; `None` where nobody would hear
     /// of anything.
     pub fn given_to(&self, upstream_logs: bool) -> Option<Self> {
-        (self.progress || upstream_logs).then(|| Self { takes_logs: upstream_logs, ..self.clone() })
+        let is_heard = self.progress || upstream_logs || self.hears_visits();
+        is_heard.then(|| Self { takes_logs: upstream_logs, ..self.clone() })
     }
 
     /// Whether log messages belong here, wanted or not.
@@ -150,7 +185,10 @@ impl Notes {
 
     /// Takes the `params` of a progress notification, its token removed. What does not increase
     /// is dropped (spec, progress: the value MUST increase).
-    pub fn progress(&self, params: Object) {
+    pub fn progress(&self, mut params: Object) {
+        if let Some(names) = &self.names {
+            rename_related(&mut params, &**names);
+        }
         let progress = params.get("progress").and_then(|text| text.parse::<f64>().ok());
         let Some(progress) = progress else { return };
         let mut state = self.shared.lock();
@@ -185,9 +223,15 @@ impl Notes {
         if !self.takes_logs {
             return;
         }
+        let mut params = Cow::Borrowed(params);
+        if let Some(names) = &self.names
+            && params.has("_meta")
+        {
+            rename_related(params.to_mut(), &**names);
+        }
         let onward = self.shared.lock().onward.clone();
         if let Some(onward) = onward {
-            return onward.log(params);
+            return onward.log(&params);
         }
         let level = params.get("level").and_then(Level::parse);
         let is_wanted = self.logs.least().is_some_and(|least| level >= Some(least));
@@ -195,6 +239,23 @@ impl Notes {
         if is_wanted && state.is_read && state.push_log(json::on_one_line(params.to_bytes())) {
             drop(state);
             self.shared.came.notify_one();
+        }
+    }
+
+    /// Takes the `params` of the news that a visit is done with.
+    pub fn visited(&self, params: &Object) {
+        let mut state = self.shared.lock();
+        let Some(visits) = state.visits.clone() else { return };
+        let params = json::on_one_line(params.to_bytes());
+        let waiting = state.queue.iter().filter(|note| matches!(note, Note::Visited(_))).count();
+        let is_small = params.len() <= MAX_DONE_BYTES;
+        if state.is_read && is_small && waiting < MAX_VISITED {
+            state.queue.push_back(Note::Visited(params));
+            drop(state);
+            self.shared.came.notify_one();
+        } else {
+            drop(state);
+            visits.tell(params);
         }
     }
 
@@ -228,7 +289,7 @@ impl State {
 
     /// Whether there was room.
     fn push_log(&mut self, params: Bytes) -> bool {
-        let waiting = self.queue.iter().filter(|note| !note.is_progress()).count();
+        let waiting = self.queue.iter().filter(|note| matches!(note, Note::Log(_))).count();
         let bytes = self.log_bytes + params.len();
         if waiting >= MAX_LOGS || bytes > MAX_LOG_BYTES {
             self.dropped_logs += 1;
@@ -265,7 +326,7 @@ impl Note {
     pub(crate) fn expect_progress(&self) -> &Object {
         match self {
             Self::Progress(params) => params,
-            Self::Log(params) => panic!("a log message: {params:?}"),
+            other => panic!("not progress: {other:?}"),
         }
     }
 
@@ -305,13 +366,21 @@ impl NoteStream {
             // Those that came while we waited replace the one that waits.
             state.thin_progress(1);
         }
-        let early = |note: &Note| if note.is_progress() { progress } else { log };
+        let early = |note: &Note| match note {
+            Note::Progress(_) => progress,
+            Note::Log(_) => log,
+            // There are only so many.
+            Note::Visited(_) => Duration::ZERO,
+        };
         let Some(note) = state.take(|note| early(note).is_zero()) else {
             return Err(state.queue.iter().map(early).min());
         };
         drop(state);
-        let rate = if note.is_progress() { &mut self.progress_rate } else { &mut self.log_rate };
-        rate.count(now);
+        match note {
+            Note::Progress(_) => self.progress_rate.count(now),
+            Note::Log(_) => self.log_rate.count(now),
+            Note::Visited(_) => {}
+        }
         Ok(note)
     }
 
@@ -321,6 +390,7 @@ impl NoteStream {
         let left = self.progress_rate.left(Instant::now()).max(1);
         let mut state = self.shared.lock();
         state.thin_progress(left);
+        state.is_read = false;
         state.queue.drain(..).collect()
     }
 }
@@ -329,7 +399,14 @@ impl Drop for NoteStream {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.is_read = false;
-        state.queue = VecDeque::new();
+        let unread = std::mem::take(&mut state.queue);
+        if let Some(visits) = &state.visits {
+            let visited = unread.into_iter().filter_map(|note| match note {
+                Note::Visited(params) => Some(params),
+                Note::Progress(_) | Note::Log(_) => None,
+            });
+            visited.for_each(|params| visits.tell(params));
+        }
         if state.dropped_logs > 0 {
             tracing::debug!(
                 count = state.dropped_logs,

@@ -14,14 +14,28 @@ use bytes::Bytes;
 
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
+use crate::mcp::revision::Revision;
 
-/// In which form something is put.
+/// In which form something is put, and with that what its reader can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// As the newest revision has it.
     Newest,
+    /// As 2025-11-25 has it, which alone knows tools that can be called as tasks only.
+    WithTasks,
     /// As the older ones have it.
     Older,
+}
+
+impl Form {
+    /// The form for clients of this revision.
+    pub fn of(revision: Revision) -> Self {
+        match revision {
+            Revision::V2026_07_28 => Self::Newest,
+            Revision::V2025_11_25 => Self::WithTasks,
+            _ => Self::Older,
+        }
+    }
 }
 
 /// An item's definition for older clients; `None` if it is the same for all.

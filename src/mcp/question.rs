@@ -19,6 +19,11 @@ pub const INPUT_RESPONSES: &str = "inputResponses";
 /// What a retry gives back as it came.
 pub const REQUEST_STATE: &str = "requestState";
 
+/// How a legacy server says that the visit of a URL is done with.
+pub const VISIT_DONE: &str = "notifications/elicitation/complete";
+/// What tells one visit from another, where revisions have that: in the question and in the news of its end.
+pub const ELICITATION_ID: &str = "elicitationId";
+
 /// What a client can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Subject {
@@ -61,6 +66,17 @@ pub struct Question {
 }
 
 impl Question {
+    /// Reads the question of this key among those of a reply; `None` if it is none that a client knows.
+    pub fn read(requests: &Object, key: &str) -> Option<Self> {
+        let request = requests.get_object(key)?;
+        let subject = Subject::of_method(&request.get_string("method")?)?;
+        let params = match request.has("params") {
+            true => request.get_object("params")?,
+            false => Object::new(),
+        };
+        Some(Self { key: key.into(), subject, params })
+    }
+
     /// Whether it sends the user to a URL.
     pub fn is_visit(&self) -> bool {
         let mode = self.params.get_string("mode");

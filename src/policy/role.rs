@@ -102,6 +102,25 @@ mod tests {
 
     proptest! {
         #[test]
+        fn d_p7_one_rule_less_or_one_denial_more_grants_nothing(
+            mut allow in prop::collection::vec("[ab*]{0,3}/?[ab*]{0,2}", 1..4),
+            deny in prop::collection::vec("[ab*]{0,2}/?[ab*]{0,2}", 0..3),
+            denial in "[ab*]{0,2}/?[ab*]{0,2}",
+            upstream in "[ab]{1,2}",
+            own in "[ab/]{1,3}",
+        ) {
+            let allows = |allow: &[String], deny: &[String]| {
+                let role = Role { tools: Rules::new(allow, deny), ..Role::default() };
+                role.allows(Kind::Tool, &name(&upstream), &own)
+            };
+            let before = allows(&allow, &deny);
+            let denied = [deny.clone(), vec![denial]].concat();
+            prop_assert!(before || !allows(&allow, &denied));
+            allow.pop();
+            prop_assert!(before || !allows(&allow, &deny));
+        }
+
+        #[test]
         fn what_a_role_allows_it_reaches(
             allow in prop::collection::vec("[ab*]{0,3}/?[ab*]{0,2}", 1..3),
             deny in prop::collection::vec("[ab*]{0,2}/?[ab*]{0,2}", 0..2),

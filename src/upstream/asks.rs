@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::questions::Questions;
+use super::wire::Sent;
 use super::{Error, Timeouts};
 use crate::mcp::call::{Body, Broken, Caller, Outcome, Reply};
 use crate::mcp::note::Notes;
@@ -52,11 +53,17 @@ impl Asks {
         &self.questions
     }
 
-    /// Waits until answers are no longer wanted: the upstream has replied without them or withdrawn its
-    /// questions, it is lost, or the call has lasted too long. Then [`Asks::answer`] without answers tells
-    /// which. Cancel-safe.
-    pub async fn overtaken(&mut self) {
-        self.running.overtaken().await;
+    /// Waits for further questions. `None` once no answers are wanted any more: all have been given, the
+    /// upstream has replied without them or withdrawn its questions, it is lost, or the call has lasted too
+    /// long. Then [`Asks::answer`] without answers tells which. Cancel-safe.
+    pub async fn more(&mut self) -> Option<Vec<Question>> {
+        self.running.more().await
+    }
+
+    /// Brings one answer ahead of the others. A legacy upstream asked for each by itself and gets it at once;
+    /// what it says then, [`Asks::more`] tells.
+    pub fn give(&self, answered: Answered) {
+        self.running.questions.give(answered);
     }
 
     /// Goes on with the answers; what was asked and is not among them will be asked again. What `caller` says
@@ -90,6 +97,8 @@ pub(super) struct Running {
     /// What came of the work, if that happened while the call waited.
     pub(super) done: Option<Result<Reply, Error>>,
     pub(super) questions: Questions,
+    /// Whether the upstream has seen anything of the call.
+    pub(super) sent: Sent,
     pub(super) notes: Notes,
     pub(super) timeouts: Timeouts,
     pub(super) began: Instant,
@@ -117,7 +126,7 @@ impl Running {
                 () = sleep_until(end) => {
                     // Progress may have moved the end.
                     if self.end() <= Instant::now() {
-                        return Err(Error::TimedOut(self.began.elapsed()));
+                        return Err(self.too_late());
                     }
                     continue;
                 }
@@ -169,14 +178,17 @@ impl Running {
         self.work = task.map(move |done| done.unwrap_or_else(|_| stopped())).boxed();
     }
 
-    async fn overtaken(&mut self) {
+    async fn more(&mut self) -> Option<Vec<Question>> {
         if self.done.is_some() {
-            return;
+            return None;
         }
         tokio::select! {
             biased;
-            done = &mut self.work => self.done = Some(done),
-            () = self.questions.withdrawn() => {}
+            done = &mut self.work => {
+                self.done = Some(done);
+                None
+            }
+            more = self.questions.more() => more,
         }
     }
 
@@ -204,6 +216,14 @@ impl Running {
             false => self.idle_since,
         };
         (heard + self.timeouts.call).min(self.last_moment())
+    }
+
+    fn too_late(&self) -> Error {
+        let lasted = self.began.elapsed();
+        match self.sent.has_any() {
+            true => Error::TimedOut(lasted),
+            false => Error::Unavailable(format!("there was no way to send it within {lasted:?}")),
+        }
     }
 
     /// When it has, whatever happens. This counts on while the call waits for its client: what it holds at the

@@ -16,7 +16,7 @@ use super::prompts::Prompts;
 use super::questions::Questions;
 use super::subscriptions::Interest;
 use super::walk::Walk;
-use super::wire::{Answer, Failure, Outgoing, Wire};
+use super::wire::{Answer, Failure, Outgoing, Sent, Wire};
 use super::{About, Listing, MAX_INSTRUCTIONS_BYTES, Settings, legacy, modern, rounds};
 use crate::json::Object;
 use crate::mcp::call::{Call, Method, Outcome, Reply};
@@ -121,11 +121,13 @@ impl Connection {
     /// Sends a call, once; a tool's once more if it was refused unexecuted because its headers are not
     /// what the server wants (any more), and a new list of its tools says otherwise.
     ///
-    /// What the server asks on the way goes to `questions`, and the answers from there to the server.
+    /// What the server asks on the way goes to `questions`, and the answers from there to the server; `sent` knows
+    /// whether any of it has been written.
     pub(super) async fn call(
         &self,
         call: &Call,
         questions: &Questions,
+        sent: &Sent,
         settings: &Settings,
     ) -> Result<Reply, Failure> {
         let wired = match self {
@@ -133,9 +135,9 @@ impl Connection {
             Self::Library(prompts) => return Ok(prompts.call(call)),
         };
         if wired.about.era() == Era::Legacy || !modern::reads(call) {
-            return self.send(wired, call, questions, settings).await;
+            return self.send(wired, call, questions, sent, settings).await;
         }
-        let send = |call| async move { self.send(wired, &call, questions, settings).await };
+        let send = |call| async move { self.send(wired, &call, questions, sent, settings).await };
         rounds::run(call, questions, send).await
     }
 
@@ -144,10 +146,11 @@ impl Connection {
         wired: &Wired,
         call: &Call,
         questions: &Questions,
+        sent: &Sent,
         settings: &Settings,
     ) -> Result<Reply, Failure> {
-        let request = wired.dress(call, questions);
-        let sent = request.headers.clone();
+        let request = wired.dress(call, questions, sent);
+        let headers = request.headers.clone();
         let answer = wired.ask_logging(call, request).await?;
         let mismatch = matches!(
             &answer.outcome,
@@ -157,8 +160,8 @@ impl Connection {
             return Ok(wired.reply(answer));
         }
         self.list(Kind::Tool, settings).await?;
-        let request = wired.dress(call, questions);
-        if request.headers == sent {
+        let request = wired.dress(call, questions, sent);
+        if request.headers == headers {
             return Ok(wired.reply(answer));
         }
         Ok(wired.reply(wired.ask_logging(call, request).await?))
@@ -171,8 +174,17 @@ impl Connection {
                 let (name, limits) = (&settings.name, &settings.limits);
                 let time = settings.timeouts.list;
                 let mut listing = Walk { name, connection, kind, limits, time }.run().await?;
-                if let (Kind::Tool, Dialect::Modern(dialect)) = (kind, &connection.dialect) {
-                    dialect.learn(&mut listing.items, &connection.wire);
+                match &connection.dialect {
+                    Dialect::Modern(dialect) if kind == Kind::Tool => {
+                        dialect.learn(&mut listing.items, &connection.wire);
+                    }
+                    // Spec 2025-11-25, tasks, tool-level negotiation: who declares none has none.
+                    Dialect::Legacy(dialect)
+                        if kind == Kind::Tool && connection.about.capabilities.tasks.tools_call =>
+                    {
+                        dialect.learn(&mut listing.items);
+                    }
+                    Dialect::Legacy(_) | Dialect::Modern(_) => {}
                 }
                 Ok(listing)
             }
@@ -231,13 +243,14 @@ impl Wired {
     }
 
     /// Dresses a call as this server wants it.
-    fn dress(&self, call: &Call, questions: &Questions) -> Outgoing {
-        match &self.dialect {
+    fn dress(&self, call: &Call, questions: &Questions, sent: &Sent) -> Outgoing {
+        let dressed = match &self.dialect {
             Dialect::Legacy(dialect) => {
                 Outgoing { questions: Some(questions.clone()), ..dialect.dress(call, &self.wire) }
             }
             Dialect::Modern(dialect) => dialect.dress(call, &self.wire),
-        }
+        };
+        Outgoing { sent: sent.next(), ..dressed }
     }
 
     fn reply(&self, answer: Answer) -> Reply {
@@ -314,7 +327,7 @@ impl Wired {
 
     /// Hears of changes until the connection is over, and subscribes to what is of `interest`. Returns why
     /// it must be opened again, if it must.
-    pub(super) async fn listen(self, interest: &Interest) -> Option<String> {
+    pub(super) async fn listen(self, interest: &Arc<Interest>) -> Option<String> {
         let (wire, ear) = (self.wire.clone(), Arc::clone(&self.ear));
         let listen = async {
             match &self.dialect {
@@ -330,6 +343,17 @@ impl Wired {
                 Dialect::Modern(dialect) => dialect.follow(wire, interest).await,
             }
         };
+        let wire = self.wire.clone();
+        let follow_tasks = async {
+            match &self.dialect {
+                Dialect::Modern(dialect) if self.about.capabilities.has_tasks() => {
+                    dialect.follow_tasks(wire, interest.tasks()).await
+                }
+                // A server of the legacy era tells the owners by itself.
+                Dialect::Legacy(_) | Dialect::Modern(_) => std::future::pending().await,
+            }
+        };
+        let follow = async { select(pin!(follow), pin!(follow_tasks)).await.factor_first().0 };
         let both = async {
             match select(pin!(listen), pin!(follow)).await {
                 Either::Left((None, follow)) => Some(follow.await),

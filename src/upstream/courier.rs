@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use super::ear::Ear;
 use super::events::{Events, Media, Oversize, media_type};
 use super::pool::{Arrival, NoResponse, Pool};
-use super::wire::Failure;
+use super::wire::{Failure, Sent};
 use crate::rpc::Outcome;
 
 /// How long a message that nobody waits for may take.
@@ -92,8 +92,9 @@ impl Courier {
         &self,
         message: Bytes,
         headers: &HeaderMap,
+        sent: &Sent,
     ) -> Result<Response<Arrival>, Failure> {
-        self.send(self.request(Method::POST, message, headers)).await
+        self.send(self.request(Method::POST, message, headers), sent).await
     }
 
     /// Opens an event stream, or takes up one that was lost behind `last_id`.
@@ -109,7 +110,7 @@ impl Courier {
         if let Some(id) = last_id.and_then(|id| HeaderValue::from_str(id).ok()) {
             all.insert(LAST_EVENT_ID, id);
         }
-        let (head, body) = self.send(request).await?.into_parts();
+        let (head, body) = self.send(request, &Sent::default()).await?.into_parts();
         if !head.status.is_success() {
             body.drain();
             return Err(Failure::Refused { status: head.status, error: None, names_it: false });
@@ -122,7 +123,7 @@ impl Courier {
 
     /// Sends a message to which no answer is expected.
     pub(super) async fn notify(&self, message: Bytes, headers: &HeaderMap) -> Result<(), Failure> {
-        let (head, body) = self.post(message, headers).await?.into_parts();
+        let (head, body) = self.post(message, headers, &Sent::default()).await?.into_parts();
         body.drain();
         if head.status.is_success() {
             return Ok(());
@@ -133,7 +134,7 @@ impl Courier {
     /// Tells the server that its session is over, if it wants to know. Waits a moment for it.
     pub(super) async fn delete(&self, headers: &HeaderMap) {
         let request = self.request(Method::DELETE, Bytes::new(), headers);
-        let _ = tokio::time::timeout(ASIDE, self.send(request)).await;
+        let _ = tokio::time::timeout(ASIDE, self.send(request, &Sent::default())).await;
     }
 
     /// Sends the server what it is owed for its own requests.
@@ -171,8 +172,12 @@ impl Courier {
         });
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Arrival>, Failure> {
-        self.shared.pool.send(request).await.map_err(|none| match none {
+    async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        sent: &Sent,
+    ) -> Result<Response<Arrival>, Failure> {
+        self.shared.pool.send(request, sent).await.map_err(|none| match none {
             NoResponse::Unsent(reason) => Failure::Unsent(reason),
             NoResponse::Broke(reason) => Failure::Broke(reason),
         })
@@ -222,7 +227,7 @@ pub(super) async fn refusal(ear: &Ear, id: u64, status: StatusCode, mut body: Ar
     let heard = ear.hear(text.freeze(), Some(id)).unwrap_or_default();
     let names_it = heard.answers.iter().any(|(answered, _)| *answered == Some(id));
     let error = match heard.answer_to(id) {
-        Some(Outcome::Error(error)) => Some(error),
+        Some(Ok(Outcome::Error(error))) => Some(error),
         _ => None,
     };
     Failure::Refused { status, error, names_it }

@@ -19,16 +19,19 @@ use tokio::time::Instant;
 use super::Changes;
 use super::questions::{Questions, unsupported};
 use super::subscriptions::Interest;
+use super::tasks::Tasks;
+use super::visits::Visits;
 use super::wire::{Failure, Honored, Outgoing};
 use crate::json::{self, Object};
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::note::Notes;
-use crate::mcp::question::Subject;
+use crate::mcp::question::{Subject, VISIT_DONE};
 use crate::mcp::revision::{Era, Revision};
+use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS, TaskOwner};
 use crate::rpc::pending::{Pending, Ticket};
-use crate::rpc::{self, Id, Message, Notification, Outcome, Request};
+use crate::rpc::{self, Id, Invalid, Looks, Message, Notification, Outcome, Request};
 
 /// How deep an upstream's message may nest: payloads are its own business, so this only keeps the
 /// reading of them bounded.
@@ -63,6 +66,8 @@ pub(super) struct Side {
     pub(super) listen: bool,
     /// Where the resources go that a subscription's other side agrees to tell of.
     pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
+    /// Whose tasks its answer may name.
+    pub(super) tasks: Option<TaskOwner>,
 }
 
 /// Sorts what a server says.
@@ -73,6 +78,10 @@ pub(super) struct Ear {
     changes: watch::Sender<Changes>,
     /// Who wants to hear of which resources.
     interest: Arc<Interest>,
+    /// Whose the tasks are that were begun here.
+    tasks: Tasks,
+    /// The visits that its callers were asked for.
+    visits: Visits,
     /// What the server speaks, once that is known: which freedoms it has.
     spoken: OnceLock<Revision>,
     /// Whose calls are made on this connection.
@@ -99,8 +108,9 @@ pub(super) enum Callers {
 /// What a text held that the wire has to see to.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// Answers, by the id that was minted; `None` where the server could not read ours.
-    pub(super) answers: Vec<(Option<u64>, Outcome)>,
+    /// Answers, by the id that was minted; `None` where the server could not read ours. A failure where
+    /// one bears an id and cannot be read.
+    pub(super) answers: Vec<(Option<u64>, Result<Outcome, Failure>)>,
     /// What goes back to the server.
     pub(super) replies: Vec<Bytes>,
 }
@@ -108,10 +118,10 @@ pub(super) struct Heard {
 impl Heard {
     /// Picks the answer to request `id` from what came on its own response: an error without an id
     /// can be about this request only.
-    pub(super) fn answer_to(self, id: u64) -> Option<Outcome> {
-        let is_ours = |(answered, outcome): &(Option<u64>, Outcome)| match answered {
+    pub(super) fn answer_to(self, id: u64) -> Option<Result<Outcome, Failure>> {
+        let is_ours = |(answered, outcome): &(Option<u64>, Result<Outcome, _>)| match answered {
             Some(answered) => *answered == id,
-            None => matches!(outcome, Outcome::Error(_)),
+            None => matches!(outcome, Ok(Outcome::Error(_))),
         };
         self.answers.into_iter().find(is_ours).map(|(_, outcome)| outcome)
     }
@@ -134,6 +144,8 @@ impl Ear {
             pending: Pending::default(),
             changes,
             interest,
+            tasks: Tasks::default(),
+            visits: Visits::default(),
             spoken: OnceLock::new(),
             callers,
             unlawful: AtomicUsize::new(0),
@@ -180,6 +192,7 @@ impl Ear {
             questions: request.questions.clone(),
             listen: request.listen,
             acknowledged: request.acknowledged.clone(),
+            tasks: request.tasks.clone(),
         })
     }
 
@@ -189,8 +202,7 @@ impl Ear {
         let mut heard = Heard::default();
         let is_array = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
         if !is_array {
-            let message = Message::parse_within(text, MAX_DEPTH);
-            self.sort(message.map_err(|invalid| Junk(invalid.reason))?, on, &mut heard);
+            self.hear_one(text, on, &mut heard).map_err(|invalid| Junk(invalid.reason))?;
             return Ok(heard);
         }
         if self.spoken.get().is_some_and(|revision| !revision.has_batches()) {
@@ -201,30 +213,70 @@ impl Ear {
             return Err(Junk(format!("more than {MAX_BATCH} messages in one array")));
         }
         for message in messages {
-            match Message::parse_within(message, MAX_DEPTH) {
-                Ok(message) => self.sort(message, on, &mut heard),
-                Err(invalid) => tracing::debug!(upstream = %self.name, %invalid, "not a message"),
+            if let Err(invalid) = self.hear_one(message, on, &mut heard) {
+                tracing::debug!(upstream = %self.name, %invalid, "not a message");
             }
         }
         Ok(heard)
     }
 
+    /// Reads one message. An answer that cannot be read ends the request whose id it bears: no better one
+    /// will come.
+    fn hear_one(&self, text: Bytes, on: Option<u64>, heard: &mut Heard) -> Result<(), Invalid> {
+        match Message::parse_within(text, MAX_DEPTH) {
+            Ok(message) => self.sort(message, on, heard),
+            Err(invalid) => {
+                let named = invalid.id.as_ref().filter(|_| invalid.looks != Looks::Request);
+                let Some(id) = named.and_then(Id::minted) else { return Err(invalid) };
+                let broken = Failure::Protocol(format!("its answer is none: {}", invalid.reason));
+                heard.answers.push((Some(id), Err(broken)));
+            }
+        }
+        Ok(())
+    }
+
     fn sort(&self, message: Message, on: Option<u64>, heard: &mut Heard) {
         match message {
             Message::Answer(answer) => {
+                let broken = |text: &str| Err(Failure::Protocol(text.to_owned()));
                 let outcome = match answer.outcome {
-                    Outcome::Result(result) => Outcome::Result(json::on_one_line(result)),
-                    Outcome::Error(error) => Outcome::Error(json::on_one_line(error)),
+                    Outcome::Result(result) if !result.starts_with(b"{") => {
+                        broken("its result is no object")
+                    }
+                    Outcome::Result(result) => Ok(Outcome::Result(json::on_one_line(result))),
+                    Outcome::Error(error) if !is_error(&error) => {
+                        broken("its error lacks a code or a message")
+                    }
+                    Outcome::Error(error) => Ok(Outcome::Error(json::on_one_line(error))),
                 };
                 match answer.id.as_ref().map(Id::minted) {
                     // An id that we could not have minted is nobody's.
                     Some(None) => tracing::debug!(upstream = %self.name, "an answer to nobody"),
-                    Some(id) => heard.answers.push((id, outcome)),
+                    Some(id) => {
+                        match (&outcome, id) {
+                            (Ok(Outcome::Result(result)), _) => self.begun(id, result),
+                            (Ok(Outcome::Error(error)), Some(id)) => {
+                                if let Some(notes) = self.notes_of(id) {
+                                    self.visits.begin_all(error, &notes);
+                                }
+                            }
+                            _ => {}
+                        }
+                        heard.answers.push((id, outcome));
+                    }
                     None => heard.answers.push((None, outcome)),
                 }
             }
             Message::Notification(notification) => self.note(notification, on),
             Message::Request(request) => heard.replies.extend(self.reply(request, on)),
+        }
+    }
+
+    /// Learns whose task a result names, before anything that the server says of it.
+    fn begun(&self, id: Option<u64>, result: &Bytes) {
+        let owner = id.and_then(|id| self.pending.beside(id, |side| side.tasks.clone()));
+        if let Some(owner) = owner.flatten() {
+            self.tasks.replied(result, owner);
         }
     }
 
@@ -260,6 +312,9 @@ impl Ear {
                     self.interest.updated(&uri);
                 }
             }
+            TOLD_TO_OWNERS => self.tasks.told(&params),
+            TOLD_TO_LISTENERS => self.interest.tasks().told(&params),
+            VISIT_DONE => self.visits.done(&params),
             "notifications/message" => {
                 if let Some(notes) = self.logs_to(on) {
                     return notes.log(&params);
@@ -330,7 +385,7 @@ impl Ear {
             return Some(rpc::write_result(&id, b"{}"));
         }
         let question = Subject::of_method(&method).zip(self.asked(on));
-        let Some((subject, call)) = question else {
+        let Some((subject, (call, notes))) = question else {
             return Some(rpc::write_error(Some(&id), &unsupported(&method).to_bytes()));
         };
         // The first of two with one id is the one that is answered: the second may be the first, told again
@@ -340,16 +395,22 @@ impl Ear {
             tracing::debug!(upstream = %self.name, %id, "a question with the id of an open one");
             return None;
         }
-        let refused = call.put(id.clone(), subject, params, revision).err()?;
-        Some(rpc::write_error(Some(&id), &refused.to_bytes()))
+        match call.put(id.clone(), subject, params.clone(), revision) {
+            Ok(()) => {
+                notes.inspect(|notes| self.visits.begin(&params, notes));
+                None
+            }
+            Err(refused) => Some(rpc::write_error(Some(&id), &refused.to_bytes())),
+        }
     }
 
-    /// The call that a question is about: the one on whose stream it came. On a stream that all share
+    /// The call that a question is about, and where its notes go: the one on whose stream it came. On a stream that all share
     /// nothing tells which, but where all are one client's the newest is as good as any.
-    fn asked(&self, on: Option<u64>) -> Option<Questions> {
+    fn asked(&self, on: Option<u64>) -> Option<(Questions, Option<Notes>)> {
+        let look = |side: &Side| Some((side.questions.clone()?, side.notes.clone()));
         match on {
-            Some(id) => self.pending.beside(id, |side| side.questions.clone()).flatten(),
-            None => self.unattributed(|side| side.questions.clone()),
+            Some(id) => self.pending.beside(id, look).flatten(),
+            None => self.unattributed(look),
         }
     }
 }
@@ -359,18 +420,26 @@ fn subscription_of(params: &Object) -> Option<u64> {
     params.get_object("_meta")?.get_bytes(meta::SUBSCRIPTION_ID).and_then(Id::parse)?.minted()
 }
 
-/// The resources of which a server agrees to tell.
+/// The resources or tasks of which a server agrees to tell: a listen is for one of the two.
 fn honored(params: &Object) -> Honored {
     let filter = params.get_object("notifications").unwrap_or_default();
-    let uris = filter.get_bytes(RESOURCE_SUBSCRIPTIONS).and_then(|list| json::elements(&list));
-    let uri = |raw: &Bytes| Some(json::decode_string(std::str::from_utf8(raw).ok()?)?.into());
-    uris.unwrap_or_default().iter().filter_map(uri).collect()
+    let named = |member| filter.get_bytes(member).and_then(|list| json::elements(&list));
+    let all = [RESOURCE_SUBSCRIPTIONS, TASK_IDS].into_iter().filter_map(named).flatten();
+    all.filter_map(|raw| Some(json::decode_string(std::str::from_utf8(&raw).ok()?)?.into()))
+        .collect()
 }
 
 /// The pause before a stream for changes that was opened at `since`, after a pause of `last`, is
 /// opened again.
 pub(super) fn next_pause(last: Duration, since: Instant) -> Duration {
     if since.elapsed() >= LISTENED_WELL { LISTEN_AGAIN } else { (last * 2).min(LISTEN_AGAIN_MAX) }
+}
+
+/// Whether this is what JSON-RPC calls an error: a client would choke on another code.
+fn is_error(error: &Bytes) -> bool {
+    let Ok(error) = Object::parse_within(error.clone(), usize::MAX) else { return false };
+    let code = error.get("code").and_then(|code| code.parse::<i64>().ok());
+    code.is_some() && error.get("message").is_some_and(|message| message.starts_with('"'))
 }
 
 #[cfg(test)]
@@ -436,7 +505,8 @@ mod tests {
                 let wanted = wanted.map_or_else(Wanted::nothing, Wanted::from);
                 let (notes, stream) = Notes::open(true, wanted);
                 let notes = notes.given_to(true);
-                let side = Side { notes, questions: None, listen: false, acknowledged: None };
+                let side =
+                    Side { notes, questions: None, listen: false, acknowledged: None, tasks: None };
                 (ear.pending.open(side).expect("open"), stream)
             };
             let (first, heard_first) = enter(Some(Level::Debug));
@@ -466,7 +536,8 @@ mod tests {
     #[test]
     fn only_a_subscription_can_be_cancelled_by_the_server() {
         let ear = ear();
-        let side = |listen| Side { notes: None, questions: None, listen, acknowledged: None };
+        let side =
+            |listen| Side { notes: None, questions: None, listen, acknowledged: None, tasks: None };
         let call = ear.pending.open(side(false)).expect("open");
         let listen = ear.pending.open(side(true)).expect("open");
         for id in [call.id(), listen.id()] {

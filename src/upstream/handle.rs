@@ -17,15 +17,17 @@ use super::dial::Dial;
 use super::links::{Lease, Links};
 use super::opener::Opener;
 use super::prompts;
-use super::questions::Questions;
-use super::subscriptions::{Interest, Subscribed};
+use super::questions::{Questions, Room};
+use super::subscriptions::{Interest, Listener, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
-use super::wire::Failure;
-use super::{Changes, Error, Listing, Settings, Source, Status};
-use crate::mcp::call::{Body, Call, Caller, Outcome, Reply};
+use super::wire::{Failure, Sent};
+use super::{Changes, Error, Listing, Settings, Sharing, Source, Status};
+use crate::mcp::call::{Body, Call, Caller, Outcome, Owner, Reply};
 use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::revision::Era;
+use crate::mcp::task::TaskOwner;
 
 /// How many calls may wait for their turn, and how long.
 const MAX_WAITING: usize = 128;
@@ -57,6 +59,8 @@ struct Shared {
     waiting: AtomicUsize,
     /// Places of the calls that wait for their clients' answers.
     asking: Arc<Semaphore>,
+    /// What their questions may take.
+    room: Room,
     /// Where calls run that wait.
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -119,6 +123,7 @@ impl Upstream {
             turns,
             waiting,
             asking,
+            room: Room::new(),
             tasks,
             stop,
         };
@@ -159,8 +164,10 @@ impl Upstream {
         self.connection()?;
         let turn = self.turn().await?;
         let began = Instant::now();
-        let (notes, questions) = (call.caller.notes.clone(), Questions::new(&call.caller));
-        let work = self.clone().send(call, questions.clone()).boxed();
+        let notes = call.caller.notes.clone();
+        let questions = Questions::new(&call.caller, self.shared.room.clone());
+        let sent = Sent::default();
+        let work = self.clone().send(call, questions.clone(), sent.clone()).boxed();
         let shared = &self.shared;
         let (timeouts, turns) = (shared.settings.timeouts, Arc::clone(&shared.turns));
         let running = Running {
@@ -170,6 +177,7 @@ impl Upstream {
             stop: shared.stop.clone(),
             done: None,
             questions,
+            sent,
             notes,
             timeouts,
             began,
@@ -183,20 +191,42 @@ impl Upstream {
 
     /// Subscribes a client to a resource, until what is returned is dropped; from then on its changes are
     /// marked in `dirty`. Waits until the server agrees, if it has not before.
-    pub async fn subscribe(&self, uri: &str, dirty: &Dirty) -> Result<Subscribed, Error> {
+    pub async fn subscribe(
+        &self,
+        uri: &str,
+        dirty: &Dirty,
+        owner: &Owner,
+    ) -> Result<Subscribed, Error> {
         if !self.connection()?.about().capabilities.subscribe {
             return Ok(Subscribed::Refused(None));
         }
-        self.shared.interest.join(uri, dirty).await
+        self.shared.interest.join(uri, Listener::Resource(dirty.clone()), owner).await
     }
 
-    async fn send(self, call: Call, questions: Questions) -> Result<Reply, Error> {
+    /// Subscribes a client to a task of the modern era, by the upstream's own id, until what is returned is dropped.
+    /// Waits until the server agrees, if it has not before. One that has a process for each client is not
+    /// asked: nothing is known of the task but there.
+    pub async fn follow_task(
+        &self,
+        own: &str,
+        task: TaskOwner,
+        owner: &Owner,
+    ) -> Result<Subscribed, Error> {
+        let about = Arc::clone(self.connection()?.about());
+        let is_told = about.era() == Era::Modern && about.capabilities.has_tasks();
+        if !is_told || matches!(self.shared.settings.sharing, Sharing::Client) {
+            return Ok(Subscribed::Refused(None));
+        }
+        self.shared.interest.tasks().join(own, Listener::Task(task), owner).await
+    }
+
+    async fn send(self, call: Call, questions: Questions, sent: Sent) -> Result<Reply, Error> {
         let settings = &self.shared.settings;
-        let (call, questions) = (&call, &questions);
-        let sent = self.with_connection(Some(&call.caller), |connection| async move {
-            connection.call(call, questions, settings).await
+        let (call, questions, sent) = (&call, &questions, &sent);
+        let done = self.with_connection(Some(&call.caller), |connection| async move {
+            connection.call(call, questions, sent, settings).await
         });
-        let (reply, route) = sent.await?;
+        let (reply, route) = done.await?;
         Ok(route.outlast(reply))
     }
 

@@ -18,7 +18,7 @@ use super::ear::{Claim, Ear, Heard};
 use super::events::{Events, Media, Oversize, media_type};
 use super::pool::Arrival;
 use super::reply::{self, Read};
-use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
+use super::wire::{Answer, Cancel, Failure, Outgoing, Sent, cancelled};
 use crate::mcp::call::{Body, Outcome};
 
 /// When a lost stream is taken up again where the server does not say; and never sooner than this.
@@ -44,7 +44,7 @@ impl Wire {
         let closed = || Failure::Unsent("the connection is closing".into());
         let claim = self.ear.enter(&request).ok_or_else(closed)?;
         let message = request.write(claim.id());
-        let mut open = Open { wire: self, claim, headers: None };
+        let mut open = Open { wire: self, claim, headers: None, sent: request.sent.clone() };
         if request.cancel == Cancel::Notify {
             open.headers = Some(request.headers.clone());
         }
@@ -54,7 +54,7 @@ impl Wire {
     }
 
     async fn ask(&self, id: u64, request: &Outgoing, message: Bytes) -> Result<Answer, Failure> {
-        let response = self.courier.post(message, &request.headers).await?;
+        let response = self.courier.post(message, &request.headers, &request.sent).await?;
         let (head, body) = response.into_parts();
         if !head.status.is_success() {
             return Err(refusal(&self.ear, id, head.status, body).await);
@@ -62,13 +62,13 @@ impl Wire {
         let outcome = match media_type(&head.headers) {
             Media::Json => {
                 let limit = self.courier.max_message();
-                match reply::read(body, id, limit, request.stream).await? {
+                match reply::read(body, id, limit, request.stream, request.unless).await? {
                     Read::Arriving(pieces) => Outcome::Result(Body::Arriving(pieces)),
                     Read::Whole(text) => {
                         let heard = self.ear.hear(text, Some(id));
                         let heard = heard.map_err(|junk| Failure::Protocol(junk.to_string()))?;
                         let missing = || Failure::Protocol("it answered something else".into());
-                        self.answer_in(heard, id, &request.headers).ok_or_else(missing)?
+                        self.answer_in(heard, id, &request.headers).ok_or_else(missing)??
                     }
                 }
             }
@@ -100,7 +100,7 @@ impl Wire {
                         let Some(heard) = self.hear(event.data, Some(id)) else { continue };
                         if let Some(outcome) = self.answer_in(heard, id, &request.headers) {
                             events.drain();
-                            return Ok(outcome);
+                            return outcome;
                         }
                     }
                     Ok(None) => break "the event stream ended without the answer".to_owned(),
@@ -151,9 +151,14 @@ impl Wire {
     }
 
     /// Picks the answer to request `id`, and sends back what the server is owed.
-    fn answer_in(&self, mut heard: Heard, id: u64, headers: &HeaderMap) -> Option<Outcome> {
+    fn answer_in(
+        &self,
+        mut heard: Heard,
+        id: u64,
+        headers: &HeaderMap,
+    ) -> Option<Result<Outcome, Failure>> {
         self.send_back(std::mem::take(&mut heard.replies), headers);
-        heard.answer_to(id).map(Outcome::from)
+        heard.answer_to(id).map(|answer| answer.map(Outcome::from))
     }
 
     /// Sends what the server is owed for its own requests.
@@ -182,11 +187,13 @@ struct Open<'a> {
     claim: Claim,
     /// The headers of the cancellation; `None` where there is nothing (any more) to be told.
     headers: Option<HeaderMap>,
+    sent: Sent,
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        if let Some(headers) = self.headers.take() {
+        // Of what it has not seen the server need not be told.
+        if let Some(headers) = self.headers.take().filter(|_| self.sent.has_begun()) {
             self.wire.courier.aside(cancelled(self.claim.id()), &headers);
         }
     }

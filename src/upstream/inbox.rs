@@ -25,9 +25,13 @@ pub(super) struct Inbox {
 impl Inbox {
     /// Gives the answers in a text to their requests, and returns what goes back to the server.
     pub(super) fn take(&self, text: Bytes) -> Result<Vec<Bytes>, Junk> {
-        let heard = self.ear.hear(text, None)?;
+        let heard = self.ear.hear(text.clone(), None).inspect_err(|junk| {
+            // What cannot be read at all may still tell whose answer it was to be.
+            let broken = Failure::Protocol(format!("its answer is none: {junk}"));
+            self.end_named(&text[..text.len().min(MAX_HEAD_BYTES)], &text, broken);
+        })?;
         for (id, outcome) in heard.answers {
-            if !id.is_some_and(|id| self.ear.pending.settle(id, Ok(outcome))) {
+            if !id.is_some_and(|id| self.ear.pending.settle(id, outcome)) {
                 tracing::debug!(upstream = %self.ear.name, ?id, "an answer that nobody waits for");
             }
         }
@@ -37,15 +41,18 @@ impl Inbox {
     /// Ends the request that a text over the limit was the answer to, as far as its ends tell; an end
     /// that was not kept is empty.
     pub(super) fn refuse(&self, head: &[u8], tail: &[u8]) {
+        let settled = self.end_named(head, tail, Failure::TooLarge(self.limit));
+        let (upstream, limit) = (&self.ear.name, self.limit);
+        tracing::warn!(%upstream, settled, limit, "a message over the limit was skipped");
+    }
+
+    /// Ends the request that a text was to answer, as far as its ends tell.
+    fn end_named(&self, head: &[u8], tail: &[u8], failure: Failure) -> bool {
         let mut extract = Extract::new("result", head.len());
         let _ = extract.feed(head);
         // Only where the result has begun is it an answer, and what precedes it the envelope.
         let id = extract.found().then(|| minted_id(&extract.rest()).or_else(|| last_id(tail)));
-        let settled = id
-            .flatten()
-            .is_some_and(|id| self.ear.pending.settle(id, Err(Failure::TooLarge(self.limit))));
-        let (upstream, limit) = (&self.ear.name, self.limit);
-        tracing::warn!(%upstream, settled, limit, "a message over the limit was skipped");
+        id.flatten().is_some_and(|id| self.ear.pending.settle(id, Err(failure)))
     }
 }
 
@@ -73,6 +80,9 @@ fn last_id(tail: &[u8]) -> Option<u64> {
     before.strip_suffix(b"\"id\"")?.trim_ascii_end().strip_suffix(b",")?;
     std::str::from_utf8(number).ok()?.parse().ok()
 }
+
+/// How much of a text that cannot be read is searched for whose answer it was to be.
+const MAX_HEAD_BYTES: usize = 4 * 1024;
 
 #[cfg(test)]
 mod tests {

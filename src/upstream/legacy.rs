@@ -20,10 +20,12 @@ use super::levels::Levels;
 use super::rounds::RETRY_MEMBERS;
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
-use crate::mcp::call::{Call, Outcome};
+use crate::mcp::call::{Call, Method, Outcome};
+use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::log::Level;
 use crate::mcp::revision::{Era, Revision};
+use crate::mcp::task::TaskOwner;
 use crate::rpc;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -104,7 +106,20 @@ impl Dialect {
         for member in RETRY_MEMBERS {
             params.take(member);
         }
+        // Older revisions do not know it and the newer one has taken it out: it is to be ignored (spec
+        // 2025-11-25, tasks, behavior requirements; SEP-2663, backward compatibility).
+        if caller.revision != Revision::V2025_11_25 {
+            params.take("task");
+        }
+        // Spec 2025-11-25, tasks: what names a task in its reply.
+        let names_one = match call.method {
+            Method::CallTool => params.has("task"),
+            Method::GetTask | Method::CancelTask => true,
+            _ => false,
+        };
+        let names = caller.notes.names().filter(|_| names_one);
         Outgoing {
+            tasks: names.map(|names| TaskOwner::new(Arc::clone(names), &caller.client.tasks)),
             notes: caller.notes.given_to(self.levels.is_some()),
             cancel: Cancel::Notify,
             resume: true,
@@ -124,6 +139,15 @@ impl Dialect {
             cancel: Cancel::Notify,
             resume: true,
             ..Outgoing::new(kind.list_method(), params, self.headers())
+        }
+    }
+
+    /// Learns from a list of tools which of them can be called as tasks only.
+    pub(super) fn learn(&self, tools: &mut [Item]) {
+        for tool in tools {
+            let execution = tool.definition.get_object("execution");
+            let support = execution.as_ref().and_then(|it| it.get_string("taskSupport"));
+            tool.needs_task = support.as_deref() == Some("required");
         }
     }
 

@@ -5,8 +5,9 @@
 //! that declared the same share one; where each client has its own connection it is opened for it, and
 //! ends with it. All are opened when they are first needed.
 //!
-//! Promises: there is a bounded number of them; what nobody has used for a while is closed; several calls
-//! that need the same one open it once. Whoever stops waiting for it ends the attempt.
+//! Promises: there is a bounded number of them, in all and for one principal; what nobody has used for a while
+//! is closed; several calls that need the same one open it once. Whoever stops waiting for it ends the attempt.
+//! What cannot be opened, or does not live, is tried again after growing pauses, in which calls fail at once.
 //!
 //! Knows nothing of: what is called.
 
@@ -23,25 +24,32 @@ use tokio_util::task::TaskTracker;
 use super::connection::Wired;
 use super::ear::Callers;
 use super::opener::{Found, Opener, Wanted};
+use super::pauses::Pauses;
 use super::subscriptions::Interest;
 use super::{Changes, Error, Settings, Sharing, declared};
-use crate::mcp::call::Caller;
+use crate::mcp::call::{Caller, Owner};
 use crate::mcp::revision::Era;
 
 /// How many connections are held beside the first one.
 const MAX_LINKS: usize = 64;
+/// How many of them one client may have taken.
+const PER_CLIENT: usize = 16;
 /// How long a connection that clients share is held for nobody.
 const SHARED_IDLE: Duration = Duration::from_mins(15);
 /// How long a client's own connection is held while it is silent; its session ends no sooner.
 const OWN_IDLE: Duration = Duration::from_mins(30);
 /// How long a server that refused a further conversation is not asked for one.
 const REFUSED: Duration = Duration::from_mins(1);
+/// A client's own connection that lived this long was a good one.
+const STEADY: Duration = Duration::from_secs(30);
 
 /// The table of them.
 pub(super) struct Links {
     settings: Arc<Settings>,
     opener: Arc<Opener>,
     table: Mutex<HashMap<Key, Arc<Slot>>>,
+    /// Which of the clients' own do not live, and (without a client) what cannot be opened for any.
+    pauses: Pauses<Key>,
     keepers: TaskTracker,
     stop: CancellationToken,
     /// Where news of changes go. Some servers tell them only on the stream of the call that made them.
@@ -58,6 +66,8 @@ struct Key {
 
 /// A place for one connection, and who uses it.
 struct Slot {
+    /// Who has taken the place.
+    owner: Arc<str>,
     usage: Mutex<Usage>,
     link: tokio::sync::Mutex<Option<Link>>,
     /// Fires when its place is wanted for another.
@@ -108,7 +118,8 @@ impl Links {
         changes: watch::Sender<Changes>,
     ) -> Arc<Self> {
         let (keepers, stop) = (TaskTracker::new(), CancellationToken::new());
-        Arc::new(Self { settings, opener, table: Mutex::default(), keepers, stop, changes })
+        let (table, pauses) = (Mutex::default(), Pauses::new(settings.retry));
+        Arc::new(Self { settings, opener, table, pauses, keepers, stop, changes })
     }
 
     /// The connection for this caller; `None` where `main`, the supervisor's, is the one.
@@ -121,7 +132,7 @@ impl Links {
         let own = key.client.is_some();
         // Whoever waits for the end waits for what is opened here, too.
         let _tracked = self.keepers.token();
-        let used = match self.take(&key) {
+        let used = match self.take(&key, &caller.client.owner) {
             Some(used) => used,
             None if own => return Err(Error::Busy { retry_after: Duration::from_secs(1) }),
             None => return Ok(None),
@@ -132,6 +143,13 @@ impl Links {
             && !link.spoiled.is_cancelled()
         {
             return Ok(Some(Lease::new(link, used)));
+        }
+        // A server that cannot be opened is so for all that declare the same; a life that is short may be its
+        // client's doing.
+        let of_any = Key { client: None, declared: key.declared.clone() };
+        if own {
+            let may = self.pauses.check(&of_any).and_then(|()| self.pauses.check(&key));
+            may.map_err(Error::Unavailable)?;
         }
         let epoch = main.about.epoch;
         let refused = slot.usage().refused;
@@ -154,6 +172,7 @@ impl Links {
                 }
                 *place = Some(link.clone());
                 drop(place);
+                self.pauses.worked(&of_any);
                 let gone = match own {
                     true => caller.client.gone.clone(),
                     false => CancellationToken::new(),
@@ -162,7 +181,10 @@ impl Links {
                 self.keepers.spawn(Arc::clone(self).keep(key, slot, link, gone));
                 Ok(Some(lease))
             }
-            Err(reason) if own => Err(Error::Unavailable(reason)),
+            Err(reason) if own => {
+                self.pauses.failed(&of_any, &reason);
+                Err(Error::Unavailable(reason))
+            }
             Err(reason) => {
                 // Some servers have one conversation in all: then calls go over that one.
                 let upstream = &self.settings.name;
@@ -203,7 +225,7 @@ impl Links {
     }
 
     /// Begins to use the slot of this key; `None` if there are too many that are in use.
-    fn take(self: &Arc<Self>, key: &Key) -> Option<Used> {
+    fn take(self: &Arc<Self>, key: &Key, owner: &Owner) -> Option<Used> {
         let mut table = self.table();
         let begin = |slot: Arc<Slot>| {
             // Under the table's lock: nobody takes it for idle in between.
@@ -213,19 +235,14 @@ impl Links {
         if let Some(slot) = table.get(key) {
             return Some(begin(Arc::clone(slot)));
         }
-        if table.len() >= MAX_LINKS {
-            let idle = table.iter().filter_map(|(key, slot)| {
-                let usage = slot.usage();
-                // One that only remembers a refusal goes first.
-                let rank = (usage.connections > 0, usage.idle_since);
-                (usage.leases == 0).then_some((rank, key))
-            });
-            let longest_idle = idle.min_by_key(|(rank, _)| *rank).map(|(_, key)| key.clone())?;
-            if let Some(slot) = table.remove(&longest_idle) {
-                slot.evicted.cancel();
-            }
+        let own = table.values().filter(|slot| slot.owner == owner.name).count();
+        if own >= PER_CLIENT * owner.clients {
+            Self::make_room(&mut table, |slot| slot.owner == owner.name)?;
+        } else if table.len() >= MAX_LINKS {
+            Self::make_room(&mut table, |_| true)?;
         }
         let slot = Arc::new(Slot {
+            owner: Arc::clone(&owner.name),
             usage: Mutex::new(Usage {
                 leases: 0,
                 connections: 0,
@@ -237,6 +254,24 @@ impl Links {
         });
         table.insert(key.clone(), Arc::clone(&slot));
         Some(begin(slot))
+    }
+
+    /// Takes the slot off the table that has been idle for longest among these; `None` if all are in use.
+    fn make_room(
+        table: &mut HashMap<Key, Arc<Slot>>,
+        may_go: impl Fn(&Slot) -> bool,
+    ) -> Option<()> {
+        let idle = table.iter().filter_map(|(key, slot)| {
+            let usage = slot.usage();
+            // One that only remembers a refusal goes first.
+            let rank = (usage.connections > 0, usage.idle_since);
+            (usage.leases == 0 && may_go(slot)).then_some((rank, key))
+        });
+        let longest_idle = idle.min_by_key(|(rank, _)| *rank).map(|(_, key)| key.clone())?;
+        if let Some(slot) = table.remove(&longest_idle) {
+            slot.evicted.cancel();
+        }
+        Some(())
     }
 
     /// Takes a slot off the table.
@@ -279,7 +314,7 @@ impl Links {
         // A server may ask on the session's own stream, and would wait for ever where nobody opened it.
         let nobody = Interest::new(self.settings.name.clone());
         let mut listening = Box::pin(link.connection.clone().listen(&nobody));
-        let mut listened = None;
+        let (mut listened, opened) = (None, Instant::now());
         let is_over = loop {
             if let Some(Some(_)) = listened {
                 break true;
@@ -289,7 +324,14 @@ impl Links {
                 () = slot.evicted.cancelled() => break false,
                 () = gone.cancelled() => break false,
                 () = link.spoiled.cancelled() => break true,
-                _ = link.connection.ended() => break true,
+                reason = link.connection.ended() => {
+                    if opened.elapsed() < STEADY {
+                        self.pauses.failed(&key, &reason);
+                    } else {
+                        self.pauses.worked(&key);
+                    }
+                    break true;
+                }
                 over = &mut listening, if listened.is_none() => listened = Some(over),
                 () = tokio::time::sleep_until(idle_until) => {
                     let mut table = self.table();

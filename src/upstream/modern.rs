@@ -23,6 +23,7 @@ use crate::mcp::call::{Call, Caller, Method, Outcome};
 use crate::mcp::item::Item;
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::mirror::{Mirror, header_value};
+use crate::mcp::question::INPUT_REQUESTS;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::{capabilities, code, meta};
 use crate::rpc;
@@ -142,6 +143,8 @@ impl Dialect {
             cancel: cancel_on(wire),
             // What Weir has to read is not handed on while it arrives.
             stream: !reads(call) && !call.method.is_about_a_task(),
+            // What is asked for has to be compared with what the client declared.
+            unless: Some(INPUT_REQUESTS),
             ..request
         }
     }
@@ -256,10 +259,20 @@ fn cancel_on(wire: &Wire) -> Cancel {
 }
 
 /// A request with its context, in the body and repeated in the headers. `None` is Weir itself.
-fn dressed(method: &'static str, mut params: Object, caller: Option<&Caller>) -> Outgoing {
-    let mut context = params.get_object("_meta").unwrap_or_default();
+fn dressed(method: &'static str, params: Object, caller: Option<&Caller>) -> Outgoing {
     let info = caller.and_then(|caller| caller.info.clone());
     let capabilities = caller.map_or(Bytes::from_static(capabilities::OWN.as_bytes()), declared);
+    dressed_declaring(method, params, info, capabilities)
+}
+
+/// The same for who declares these capabilities.
+fn dressed_declaring(
+    method: &'static str,
+    mut params: Object,
+    info: Option<Bytes>,
+    capabilities: Bytes,
+) -> Outgoing {
+    let mut context = params.get_object("_meta").unwrap_or_default();
     context.set(meta::PROTOCOL_VERSION, json::quote(REVISION.as_str()));
     context.set(meta::CLIENT_INFO, info.unwrap_or_else(super::client_info));
     context.set(meta::CLIENT_CAPABILITIES, capabilities);

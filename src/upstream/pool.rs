@@ -22,6 +22,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::dial::Dial;
+use super::wire::Sent;
 
 /// How long a connection may idle where its server does not say. Node closes after 5 s.
 const IDLE: Duration = Duration::from_secs(4);
@@ -84,11 +85,12 @@ impl Pool {
         Self { shared: Arc::new(Shared { dial, url, idle: Mutex::default(), tasks, stop }) }
     }
 
-    /// Sends a request and waits for the head of its response. Dropping the future, or the response
+    /// Sends a request and waits for the head of its response; `sent` tells once it begins to be written. Dropping the future, or the response
     /// before its end, closes the connection.
     pub(super) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
+        sent: &Sent,
     ) -> Result<Response<Arrival>, NoResponse> {
         while let Some(mut lease) = self.take_idle() {
             // The connection's own task may not have seen the end of the last exchange yet; one that
@@ -96,11 +98,13 @@ impl Pool {
             if !matches!(tokio::time::timeout(READY, lease.sender.ready()).await, Ok(Ok(()))) {
                 continue;
             }
+            sent.begin();
             match lease.sender.try_send_request(request).await {
                 Ok(response) => return Ok(self.response(response, lease)),
                 Err(mut error) => match error.take_message() {
                     // The server closed the idle connection before it saw a byte of the request.
                     Some(unsent) => {
+                        sent.take_back();
                         request = unsent;
                         break;
                     }
@@ -109,10 +113,14 @@ impl Pool {
             }
         }
         let mut lease = self.connect().await?;
+        sent.begin();
         match lease.sender.try_send_request(request).await {
             Ok(response) => Ok(self.response(response, lease)),
             Err(mut error) => {
                 let unsent = error.take_message().is_some();
+                if unsent {
+                    sent.take_back();
+                }
                 let text = error.into_error().to_string();
                 Err(if unsent { NoResponse::Unsent(text) } else { NoResponse::Broke(text) })
             }

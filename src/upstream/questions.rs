@@ -4,7 +4,8 @@
 //! the call takes the questions to its client and brings the answers; the call itself sends the answers on.
 //! None of them waits for another.
 //!
-//! Promises: at most [`MAX_OPEN`] questions of a call are open, in at most [`MAX_OPEN_BYTES`]. A question that
+//! Promises: at most [`MAX_OPEN`] questions of a call are open, in at most [`MAX_OPEN_BYTES`], and those of all calls
+//! of an upstream in no more than its [`Room`]. A question that
 //! the client did not declare never gets past [`Questions::put`]. Each is answered once; an answer to
 //! nothing, or to what was withdrawn, is dropped.
 //!
@@ -14,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::json::Object;
 use crate::mcp::call::Caller;
@@ -26,6 +27,34 @@ use crate::rpc::{self, Id, Outcome};
 pub(super) const MAX_OPEN: usize = 16;
 /// How large they may be in all.
 const MAX_OPEN_BYTES: usize = 16 << 20;
+/// How large those of all calls of an upstream may be.
+const ROOM_BYTES: usize = 64 << 20;
+
+/// What the open questions of all calls of one upstream may take. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Room(Arc<Semaphore>);
+
+impl Room {
+    /// All of it is free.
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(ROOM_BYTES)))
+    }
+
+    /// Takes what a question needs, until it is dropped; `None` if there is too little left.
+    fn take(&self, question: &Question) -> Option<OwnedSemaphorePermit> {
+        let size = u32::try_from(question.params.to_bytes().len()).ok()?;
+        Arc::clone(&self.0).try_acquire_many_owned(size).ok()
+    }
+}
+
+/// Why questions of a reply are not asked.
+#[derive(Debug)]
+pub(super) enum Unasked {
+    /// The client did not declare this.
+    Undeclared(Abilities),
+    /// Too many wait for their answers.
+    NoRoom,
+}
 
 /// The open questions of one call. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -51,6 +80,7 @@ struct State {
     answers: VecDeque<Given>,
     /// What a question took that a modern client did not declare.
     lacking: Option<Abilities>,
+    room: Room,
     minted: u64,
     /// Whether the server has answered, or is not waited for any more.
     is_closed: bool,
@@ -63,6 +93,7 @@ struct Open {
     question: Question,
     /// Whether the client has been asked.
     is_out: bool,
+    _room: OwnedSemaphorePermit,
 }
 
 /// A question's answer on its way to the server.
@@ -86,14 +117,15 @@ impl Given {
 }
 
 impl Questions {
-    /// No questions yet to this caller.
-    pub(super) fn new(caller: &Caller) -> Self {
+    /// No questions yet to this caller, of an upstream that has this room for them.
+    pub(super) fn new(caller: &Caller, room: Room) -> Self {
         let state = State {
             abilities: caller.abilities,
             era: caller.revision.era(),
             open: Vec::new(),
             answers: VecDeque::new(),
             lacking: None,
+            room,
             minted: 0,
             is_closed: false,
         };
@@ -139,18 +171,25 @@ impl Questions {
             let text = format!("no more than {MAX_OPEN} questions of a call may be open");
             return Err(rpc::Error::new(rpc::code::INTERNAL_ERROR, text));
         }
-        state.open.push(Open { id: Some(id), question, is_out: false });
+        let Some(room) = state.room.take(&question) else {
+            return Err(rpc::Error::new(rpc::code::INTERNAL_ERROR, NO_ROOM));
+        };
+        state.open.push(Open { id: Some(id), question, is_out: false, _room: room });
         self.shared.news.notify_one();
         Ok(())
     }
 
-    /// Takes the questions of a reply, whose keys are the server's own. `Err` is what the client did not declare.
-    pub(super) fn put_all(&self, questions: Vec<Question>) -> Result<(), Abilities> {
+    /// Takes the questions of a reply, whose keys are the server's own: all of them, or none.
+    pub(super) fn put_all(&self, questions: Vec<Question>) -> Result<(), Unasked> {
         let mut state = self.lock();
         if let Some(lacking) = questions.iter().find_map(|it| state.abilities.lacks(it)) {
-            return Err(lacking);
+            return Err(Unasked::Undeclared(lacking));
         }
-        let open = questions.into_iter().map(|question| Open { id: None, question, is_out: false });
+        let open = questions.into_iter().map(|question| {
+            let room = state.room.take(&question).ok_or(Unasked::NoRoom)?;
+            Ok(Open { id: None, question, is_out: false, _room: room })
+        });
+        let open: Vec<_> = open.collect::<Result<_, _>>()?;
         state.open.extend(open);
         self.shared.news.notify_one();
         Ok(())
@@ -235,32 +274,38 @@ impl Questions {
         if let Some(lacking) = state.lacking {
             return Err(lacking);
         }
-        let new = state.open.iter_mut().filter(|open| !open.is_out);
-        Ok(new
-            .map(|open| {
-                open.is_out = true;
-                open.question.clone()
-            })
-            .collect())
+        Ok(state.take_new())
     }
 
-    /// Waits until the server wants none of the answers any more that the client was asked for. Cancel-safe.
-    pub(super) async fn withdrawn(&self) {
-        while self.lock().open.iter().any(|open| open.is_out) {
+    /// Waits for what the client has not been asked yet while it is being asked. `None` once the server waits
+    /// for none of its answers any more, or has asked for what was not declared. Cancel-safe.
+    pub(super) async fn more(&self) -> Option<Vec<Question>> {
+        loop {
+            {
+                let mut state = self.lock();
+                if state.lacking.is_some() || state.open.is_empty() {
+                    return None;
+                }
+                let new = state.take_new();
+                if !new.is_empty() {
+                    return Some(new);
+                }
+            }
             self.shared.news.notified().await;
         }
+    }
+
+    /// Brings one of a client's answers while it is asked for others.
+    pub(super) fn give(&self, answered: Answered) {
+        self.lock().settle(answered);
+        self.shared.answers.notify_one();
     }
 
     /// Brings a client's answers. What it was asked and left out will be asked again.
     pub(super) fn answer(&self, answers: Vec<Answered>, abilities: Abilities) {
         let mut state = self.lock();
         state.abilities = abilities;
-        for Answered { key, outcome } in answers {
-            let asked = |open: &Open| open.is_out && open.question.key == key;
-            let Some(at) = state.open.iter().position(asked) else { continue };
-            let Open { id, question, .. } = state.open.remove(at);
-            state.answers.push_back(Given { id, key, subject: question.subject, outcome });
-        }
+        answers.into_iter().for_each(|answered| state.settle(answered));
         for open in &mut state.open {
             open.is_out = false;
         }
@@ -273,8 +318,7 @@ impl Questions {
 
     /// Answers these questions with an error: too many calls wait for their clients.
     pub(super) fn decline(&self, questions: &[Question]) {
-        let text = "too many questions wait for their answers: ask again later";
-        let error = rpc::Error::new(rpc::code::INTERNAL_ERROR, text).to_bytes();
+        let error = rpc::Error::new(rpc::code::INTERNAL_ERROR, NO_ROOM).to_bytes();
         let declined = questions.iter().map(|question| Answered {
             key: question.key.clone(),
             outcome: rpc::Outcome::Error(error.clone()),
@@ -290,12 +334,31 @@ impl Questions {
 }
 
 impl State {
+    fn take_new(&mut self) -> Vec<Question> {
+        let new = self.open.iter_mut().filter(|open| !open.is_out);
+        let take = |open: &mut Open| {
+            open.is_out = true;
+            open.question.clone()
+        };
+        new.map(take).collect()
+    }
+
+    fn settle(&mut self, Answered { key, outcome }: Answered) {
+        let asked = |open: &Open| open.is_out && open.question.key == key;
+        let Some(at) = self.open.iter().position(asked) else { return };
+        let Open { id, question, .. } = self.open.remove(at);
+        self.answers.push_back(Given { id, key, subject: question.subject, outcome });
+    }
+
     fn has_room(&self, question: &Question) -> bool {
         let size = |question: &Question| question.params.to_bytes().len();
         let open: usize = self.open.iter().map(|open| size(&open.question)).sum();
         self.open.len() < MAX_OPEN && open + size(question) <= MAX_OPEN_BYTES
     }
 }
+
+/// What a server hears where there is no room for its question.
+const NO_ROOM: &str = "too many questions wait for their answers: ask again later";
 
 /// What can be asked for at a revision.
 fn known_at(revision: Revision) -> Abilities {
@@ -333,4 +396,46 @@ fn refusal(abilities: Abilities, question: &Question) -> rpc::Error {
 pub(super) fn unsupported(method: &str) -> rpc::Error {
     let text = format!("Method not found: this client does not support {method}");
     rpc::Error::new(rpc::code::METHOD_NOT_FOUND, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller() -> Caller {
+        Caller { abilities: Abilities::ALL, ..Caller::plain(Revision::NEWEST_LEGACY) }
+    }
+
+    /// A question of this many MiB.
+    fn large(mib: usize) -> Object {
+        Object::parse(format!("{{\"x\":\"{}\"}}", "x".repeat((mib << 20) - 8))).expect("an object")
+    }
+
+    #[tokio::test]
+    async fn the_questions_of_all_calls_of_an_upstream_share_a_room() {
+        let room = Room::new();
+        let calls: Vec<_> = (0..5).map(|_| Questions::new(&caller(), room.clone())).collect();
+        let put = |call: usize, mib: usize| {
+            let id = Id::from(u64::try_from(mib).expect("small"));
+            let revision = Revision::NEWEST_LEGACY;
+            let put = calls[call].put(id, Subject::Sampling, large(mib), revision);
+            put.map_err(|refused| refused.message.to_string())
+        };
+        for call in 0..4 {
+            assert_eq!(put(call, 16), Ok(()));
+        }
+        assert_eq!(put(4, 1), Err(NO_ROOM.to_owned()));
+        let question =
+            |mib| Question { key: "q".into(), subject: Subject::Sampling, params: large(mib) };
+        let unasked = calls[4].put_all(vec![question(1)]);
+        assert!(matches!(unasked, Err(Unasked::NoRoom)), "{unasked:?}");
+        // An answer makes room, and so does the end of a call.
+        let key = calls[0].take().expect("declared").remove(0).key;
+        let outcome = Outcome::Result("{}".into());
+        calls[0].answer(vec![Answered { key, outcome }], Abilities::ALL);
+        assert_eq!(put(4, 16), Ok(()));
+        calls[1].close();
+        assert!(calls[0].put_all(vec![question(8), question(8)]).is_ok());
+        assert!(calls[0].put_all(vec![question(1)]).is_err());
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! A small body is read whole. A large one whose `result` has begun may be handed on while it arrives:
 //! no byte of it is held, and only its envelope is checked, at the end. If that check fails, or the
-//! body breaks off, the stream ends with [`Broken`].
+//! body breaks off, the stream ends with [`Broken`]. A member that has to be read keeps a result from being
+//! handed on; should it come when much has gone out already, the stream ends in the same way.
 //!
 //! Knows nothing of: event streams, and what the result means.
 
@@ -28,12 +29,13 @@ pub(super) enum Read {
 }
 
 /// Reads the body of the answer to request `id`, at most `limit` bytes; hands a large result on while
-/// it arrives if `stream` allows it.
+/// it arrives if `stream` allows it, unless it has this member.
 pub(super) async fn read(
     mut body: Arrival,
     id: u64,
     limit: usize,
     stream: bool,
+    unless: Option<&'static str>,
 ) -> Result<Read, Failure> {
     if body.length().is_some_and(|length| length > limit as u64) {
         return Err(Failure::TooLarge(limit));
@@ -46,13 +48,13 @@ pub(super) async fn read(
             return Err(Failure::TooLarge(limit));
         }
         if may_stream && held.len() > HELD_BYTES {
-            let mut extract = Extract::new("result", ENVELOPE_BYTES);
+            let mut extract = Extract::new("result", ENVELOPE_BYTES).watching(unless);
             match extract.feed(&held) {
-                Ok(begun) if extract.found() => {
+                Ok(begun) if extract.found() && !extract.has_come() => {
                     let room = limit - held.len();
                     return Ok(Read::Arriving(Follow { body, extract, id, room }.pieces(begun)));
                 }
-                // An error object, or an array of messages: read it whole.
+                // What has to be read, an error object, or an array of messages: read it whole.
                 _ => may_stream = false,
             }
         }
@@ -105,6 +107,11 @@ impl Follow {
         };
         self.room = room;
         match self.extract.feed(&chunk) {
+            // What has gone out cannot be taken back, and what is asked for now nobody has read. A server that
+            // asks has no more than an opaque state to say before it.
+            Ok(_) if self.extract.has_come() => {
+                broken("it asks for input behind a large beginning")
+            }
             Ok(extracted) => self.take(extracted).await,
             Err(unreadable) => broken(&unreadable.to_string()),
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::questions::{Given, MAX_OPEN, Questions};
+use super::questions::{Given, MAX_OPEN, Questions, Unasked};
 use super::wire::Failure;
 use crate::json::Object;
 use crate::mcp::call::{Body, Call, Method, Outcome, Reply};
@@ -75,7 +75,10 @@ where
             pause = (pause * 2).min(LONGEST_PAUSE);
             continue;
         }
-        questions.put_all(needed.questions).map_err(Failure::Undeclared)?;
+        questions.put_all(needed.questions).map_err(|unasked| match unasked {
+            Unasked::Undeclared(lacking) => Failure::Undeclared(lacking),
+            Unasked::NoRoom => Failure::Crowded,
+        })?;
         let mut responses = Object::new();
         for given in questions.all_answered().await {
             match response(&given) {
@@ -106,7 +109,7 @@ fn read(reply: &Reply) -> Result<Option<Needed>, String> {
     let questions = match (result.get_object(INPUT_REQUESTS), result.has(INPUT_REQUESTS)) {
         (Some(requests), _) => requests
             .keys()
-            .map(|key| question(&requests, key))
+            .map(|key| Question::read(&requests, key))
             .collect::<Option<Vec<_>>>()
             .ok_or("it wants input that no client knows")?,
         (None, true) => return Err("its `inputRequests` is no object".into()),
@@ -120,16 +123,6 @@ fn read(reply: &Reply) -> Result<Option<Needed>, String> {
         return Err("it wants input and does not say which".into());
     }
     Ok(Some(Needed { questions, state }))
-}
-
-fn question(requests: &Object, key: &str) -> Option<Question> {
-    let request = requests.get_object(key)?;
-    let subject = Subject::of_method(&request.get_string("method")?)?;
-    let params = match request.has("params") {
-        true => request.get_object("params")?,
-        false => Object::new(),
-    };
-    Some(Question { key: key.into(), subject, params })
 }
 
 /// What stands for an answer in a retry, which holds results only; `Err` is an error that ends the call.

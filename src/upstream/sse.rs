@@ -25,7 +25,7 @@ use super::events::{Events, Oversize};
 use super::inbox::{self, Inbox};
 use super::life::Life;
 use super::reference::{origin, resolve, same_origin};
-use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
+use super::wire::{Answer, Cancel, Failure, Outgoing, Sent, cancelled};
 use crate::event_stream::Event;
 
 /// How long the first event may take: a server sends it before it has anything to do.
@@ -102,10 +102,13 @@ impl Wire {
         let id = claim.id();
         let message = request.write(id);
         let farewell = (request.cancel != Cancel::Never).then(|| request.headers.clone());
-        let mut open = Open { wire: self, claim, farewell };
+        let sent = request.sent.clone();
+        let mut open = Open { wire: self, claim, farewell, sent: sent.clone() };
         let (courier, ear) = (self.shared.courier.clone(), Arc::clone(&self.shared.ear));
         let mut post =
-            Box::pin(async move { post(&courier, &ear, id, message, request.headers).await });
+            Box::pin(
+                async move { post(&courier, &ear, id, message, request.headers, &sent).await },
+            );
         let answer = tokio::select! {
             biased;
             answer = inbox::answer(&mut open.claim) => {
@@ -184,8 +187,9 @@ async fn post(
     id: u64,
     message: Bytes,
     headers: HeaderMap,
+    sent: &Sent,
 ) -> Result<(), Failure> {
-    let (head, body) = courier.post(message, &headers).await?.into_parts();
+    let (head, body) = courier.post(message, &headers, sent).await?.into_parts();
     if head.status.is_success() {
         body.drain();
         return Ok(());
@@ -205,12 +209,14 @@ struct Open<'a> {
     claim: Claim,
     /// The headers of the cancellation; `None` where there is nothing to be told.
     farewell: Option<HeaderMap>,
+    sent: Sent,
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         let Some(headers) = self.farewell.take() else { return };
-        if self.claim.is_open() {
+        // Of what it has not seen the server need not be told.
+        if self.claim.is_open() && self.sent.has_begun() {
             self.wire.shared.courier.aside(cancelled(self.claim.id()), &headers);
         }
     }

@@ -114,6 +114,7 @@ impl Wire {
         };
         let place = shared.outbox.reserve().await.map_err(|_| unsent())?;
         let claim = shared.ear.enter(&request).ok_or_else(unsent)?;
+        request.sent.begin();
         place.send(request.write(claim.id()));
         let mut open = Open { claim, farewell };
         let answer = inbox::answer(&mut open.claim).await;

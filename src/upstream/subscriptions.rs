@@ -1,4 +1,5 @@
-//! What clients want to hear of one upstream's resources: a subscription per URI, however many share it.
+//! What clients want to hear of one upstream's resources, and of its tasks: a subscription per URI or id, however
+//! many share it.
 //!
 //! [`Interest`] is the table of what is wanted; on each connection the dialect's `follow` keeps the server
 //! told of it. Interest outlives connections: on the next one everything is made anew, and what had been
@@ -6,7 +7,7 @@
 //! for a moment, so that a client that comes back finds its subscription where it was.
 //!
 //! Promises: who reads what the server says never waits here; updates that nobody subscribed to are
-//! dropped; the number of URIs and their bytes are bounded.
+//! dropped; the number of URIs and their bytes are bounded, and no client can take all places.
 //!
 //! Knows nothing of: who may read what, and how a server is told.
 
@@ -19,9 +20,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::Error;
+use crate::json::Object;
+use crate::mcp::call::Owner;
 use crate::mcp::dirty::{Dirty, with_parents};
 use crate::mcp::item::MAX_URI_BYTES;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::task::{TASK_ID, TaskOwner};
 
 /// How long a server has to take a subscription, and a client to wait for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,6 +37,8 @@ pub(super) const LINGER: Duration = Duration::from_secs(5);
 /// server of the newest revision they stand in one message.
 pub(super) const MAX_URIS: usize = 4_096;
 const MAX_URIS_BYTES: usize = 1024 * 1024;
+/// How many of them one client may have been the first to subscribe to.
+pub(super) const URIS_PER_CLIENT: usize = 1_024;
 
 /// How an attempt to subscribe ended.
 #[derive(Debug)]
@@ -66,24 +72,39 @@ pub(super) struct Interest {
     table: Mutex<Table>,
     /// Counts changes of what is wanted.
     moved: watch::Sender<u64>,
+    /// The same of tasks, where this is of resources.
+    tasks: Option<Arc<Self>>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<Arc<str>, Entry>,
     bytes: usize,
+    /// How many entries each owner of clients has made.
+    made: HashMap<Arc<str>, usize>,
     numbers: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
+    /// Whose client was the first that wanted it.
+    maker: Arc<str>,
     /// The clients that want to hear of it.
-    clients: HashMap<u64, Dirty>,
+    clients: HashMap<u64, Listener>,
     standing: watch::Sender<Standing>,
     /// Whether a server has ever taken it: then its clients count on it, whatever comes.
     was_held: bool,
     /// When the last client left.
     left_at: Option<Instant>,
+}
+
+/// Where a client hears of what it has subscribed to.
+#[derive(Debug, Clone)]
+pub(super) enum Listener {
+    /// Of a resource, whose changes are marked here.
+    Resource(Dirty),
+    /// Of a task.
+    Task(TaskOwner),
 }
 
 /// How a subscription stands with the server.
@@ -107,16 +128,26 @@ pub(super) struct Wanted {
 // What clients do.
 impl Interest {
     pub(super) fn new(name: UpstreamName) -> Arc<Self> {
-        Arc::new(Self { name, table: Mutex::default(), moved: watch::Sender::new(0) })
+        let of = |tasks| {
+            let name = name.clone();
+            Arc::new(Self { name, table: Mutex::default(), moved: watch::Sender::new(0), tasks })
+        };
+        of(Some(of(None)))
+    }
+
+    /// The same of tasks.
+    pub(super) fn tasks(self: &Arc<Self>) -> &Arc<Self> {
+        self.tasks.as_ref().unwrap_or(self)
     }
 
     /// Subscribes a client, and waits until the server has agreed if it has not before.
     pub(super) async fn join(
         self: &Arc<Self>,
         uri: &str,
-        dirty: &Dirty,
+        listener: Listener,
+        owner: &Owner,
     ) -> Result<Subscribed, Error> {
-        let (subscription, mut standing) = self.enter(uri, dirty)?;
+        let (subscription, mut standing) = self.enter(uri, listener, owner)?;
         let settled = standing.wait_for(|standing| !matches!(standing, Standing::Wanted));
         let settled = timeout(PATIENCE, settled).await.map_err(|_| Error::TimedOut(PATIENCE))?;
         match settled.map(|standing| standing.clone()) {
@@ -130,24 +161,27 @@ impl Interest {
     fn enter(
         self: &Arc<Self>,
         uri: &str,
-        dirty: &Dirty,
+        listener: Listener,
+        owner: &Owner,
     ) -> Result<(Subscription, watch::Receiver<Standing>), Error> {
         let mut table = self.lock();
         table.numbers += 1;
         let number = table.numbers;
         if !table.entries.contains_key(uri) {
-            table.make_room(uri.len())?;
+            table.make_room(uri.len(), owner)?;
             let entry = Entry {
+                maker: Arc::clone(&owner.name),
                 clients: HashMap::new(),
                 standing: watch::Sender::new(Standing::Wanted),
                 was_held: false,
                 left_at: None,
             };
             table.bytes += uri.len();
+            *table.made.entry(Arc::clone(&owner.name)).or_default() += 1;
             table.entries.insert(uri.into(), entry);
         }
         let (uri, entry) = table.entry(uri).expect("it was there, or has just been put there");
-        entry.clients.insert(number, dirty.clone());
+        entry.clients.insert(number, listener);
         entry.left_at = None;
         if matches!(*entry.standing.borrow(), Standing::Refused(_)) {
             // It may be welcome now.
@@ -269,6 +303,18 @@ impl Interest {
         }
     }
 
+    /// Takes the `params` of a notification about a task, for those who listen for it.
+    pub(super) fn told(&self, params: &Object) {
+        let Some(id) = params.get_string(TASK_ID) else { return };
+        let table = self.lock();
+        let Some(entry) = table.entries.get(&*id) else { return };
+        for listener in entry.clients.values() {
+            if let Listener::Task(owner) = listener {
+                owner.tell(&id, params);
+            }
+        }
+    }
+
     /// Nobody has heard what the server said for a while: all that is subscribed to may have changed.
     pub(super) fn missed(&self) {
         for (uri, entry) in &self.lock().entries {
@@ -287,9 +333,13 @@ impl Table {
     }
 
     /// Makes sure that one more fits in; those that merely linger have to go for it.
-    fn make_room(&mut self, bytes: usize) -> Result<(), Error> {
-        let is_full =
-            |table: &Self| table.entries.len() >= MAX_URIS || table.bytes + bytes > MAX_URIS_BYTES;
+    fn make_room(&mut self, bytes: usize, owner: &Owner) -> Result<(), Error> {
+        let is_full = |table: &Self| {
+            let made = table.made.get(&owner.name).copied().unwrap_or_default();
+            table.entries.len() >= MAX_URIS
+                || table.bytes + bytes > MAX_URIS_BYTES
+                || made >= URIS_PER_CLIENT * owner.clients
+        };
         if is_full(self) {
             self.forget(|entry| entry.left_at.is_some());
         }
@@ -297,25 +347,30 @@ impl Table {
     }
 
     fn forget(&mut self, is_over: impl Fn(&Entry) -> bool) {
-        let bytes = &mut self.bytes;
-        self.entries.retain(|uri, entry| {
-            let stays = !is_over(entry);
-            *bytes -= if stays { 0 } else { uri.len() };
-            stays
-        });
+        let gone: Vec<_> = self.entries.iter().filter(|(_, entry)| is_over(entry)).collect();
+        let gone: Vec<_> = gone.into_iter().map(|(uri, _)| Arc::clone(uri)).collect();
+        gone.iter().for_each(|uri| self.remove(uri));
     }
 
     fn remove(&mut self, uri: &str) {
-        if self.entries.remove(uri).is_some() {
-            self.bytes -= uri.len();
+        let Some(entry) = self.entries.remove(uri) else { return };
+        self.bytes -= uri.len();
+        if let Some(made) = self.made.get_mut(&entry.maker) {
+            *made -= 1;
+            if *made == 0 {
+                self.made.remove(&entry.maker);
+            }
         }
     }
 }
 
 impl Entry {
     fn tell(&self, upstream: &UpstreamName, uri: &Arc<str>, subscribed: &Arc<str>) {
-        for dirty in self.clients.values() {
-            dirty.mark(upstream, uri, subscribed);
+        for listener in self.clients.values() {
+            // What became of a task in the meantime is not known here.
+            if let Listener::Resource(dirty) = listener {
+                dirty.mark(upstream, uri, subscribed);
+            }
         }
     }
 }

@@ -113,6 +113,7 @@ impl World {
             children: child_sender,
             requests: request_sender,
             refuses: AtomicBool::new(false),
+            stalls: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
             servers: TaskTracker::new(),
         });
@@ -297,6 +298,8 @@ pub(super) struct TestDial {
     requests: mpsc::Sender<Exchange>,
     /// Whether connections are refused and programs missing.
     pub(super) refuses: AtomicBool,
+    /// Whether connections are never made.
+    pub(super) stalls: AtomicBool,
     pub(super) connections: AtomicUsize,
     servers: TaskTracker,
 }
@@ -306,6 +309,9 @@ impl Dial for TestDial {
         async {
             if self.refuses.load(Ordering::Relaxed) {
                 return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "refused"));
+            }
+            if self.stalls.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
             }
             self.connections.fetch_add(1, Ordering::Relaxed);
             let (ours, theirs) = tokio::io::duplex(64 * 1024);

@@ -88,7 +88,7 @@ impl Walk<'_> {
             }
             listing.is_private |= page.get("cacheScope") == Some("\"private\"");
             let known = listing.items.len();
-            self.take(&page, &mut listing, &mut seen);
+            self.take(&page, &mut listing, &mut seen)?;
             stale = if listing.items.len() > known { 0 } else { stale + 1 };
 
             let next = page.get_bytes("nextCursor").filter(|cursor| cursor.starts_with(b"\""));
@@ -116,15 +116,24 @@ impl Walk<'_> {
         Ok(End::Done(listing))
     }
 
-    /// Adds the items of a page that are new and well-formed.
-    fn take(&self, page: &Object, listing: &mut Listing, seen: &mut HashSet<Box<str>>) {
+    /// Adds the items of a page that are new and well-formed. A list that is left out, or null, is an empty
+    /// one: some servers write it so.
+    fn take(
+        &self,
+        page: &Object,
+        listing: &mut Listing,
+        seen: &mut HashSet<Box<str>>,
+    ) -> Result<(), Failure> {
         let member = self.kind.list_member();
-        let items =
-            page.get_bytes(member).and_then(|list| json::elements(&list)).unwrap_or_default();
+        let items = match page.get_bytes(member).filter(|list| list != "null") {
+            Some(list) => json::elements(&list)
+                .ok_or_else(|| Failure::Protocol(format!("`{member}` is no array")))?,
+            None => Vec::new(),
+        };
         for definition in items {
             // One more than allowed shows that the limit cuts something off.
             if listing.items.len() > self.limits.max_items {
-                return;
+                break;
             }
             // The item outlives its page by far, and must not keep it in memory.
             match Item::parse(self.kind, Bytes::copy_from_slice(&definition)) {
@@ -138,6 +147,7 @@ impl Walk<'_> {
                 }
             }
         }
+        Ok(())
     }
 
     fn refused(&self, error: &Bytes, has_cursor: bool) -> Result<End, Failure> {

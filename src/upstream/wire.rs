@@ -5,6 +5,8 @@
 //!
 //! Knows nothing of: protocol eras, and what the messages mean.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +20,7 @@ use crate::mcp::call::Outcome;
 use crate::mcp::meta;
 use crate::mcp::note::Notes;
 use crate::mcp::question::Abilities;
+use crate::mcp::task::TaskOwner;
 use crate::rpc;
 
 /// A request, dressed by a dialect.
@@ -36,13 +39,19 @@ pub(super) struct Outgoing {
     pub(super) resume: bool,
     /// Whether a large result may be handed on while it arrives.
     pub(super) stream: bool,
+    /// A member of a result that keeps it from being handed on: it has to be read.
+    pub(super) unless: Option<&'static str>,
     /// Whether this request stays open to hear of changes; the other side may end it by cancelling.
     pub(super) listen: bool,
     /// Where the resources go that the other side agrees to tell of.
     pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
+    /// Whose tasks its answer may name, where the server tells of them by itself.
+    pub(super) tasks: Option<TaskOwner>,
+    /// Told once it is on its way.
+    pub(super) sent: Sent,
 }
 
-/// The resources of which the other side agrees to tell.
+/// The resources or tasks of which the other side agrees to tell.
 pub(super) type Honored = Vec<Box<str>>;
 
 /// What dropping an open request means.
@@ -68,8 +77,11 @@ impl Outgoing {
             cancel: Cancel::Never,
             resume: false,
             stream: false,
+            unless: None,
             listen: false,
             acknowledged: None,
+            tasks: None,
+            sent: Sent::default(),
         }
     }
 
@@ -82,6 +94,47 @@ impl Outgoing {
             self.params.set("_meta", meta.to_bytes());
         }
         rpc::write_request(&id.into(), self.method, &self.params.to_bytes())
+    }
+}
+
+// === Sent ===
+
+/// Whether a request has begun to be written, and whether any of its call's has: what never was, nobody has
+/// executed and nobody has to be told to stop. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sent {
+    request: Arc<AtomicBool>,
+    of_call: Arc<AtomicUsize>,
+}
+
+impl Sent {
+    /// For a further request of the same call.
+    pub(super) fn next(&self) -> Self {
+        Self { request: Arc::default(), of_call: Arc::clone(&self.of_call) }
+    }
+
+    /// From now on the other side may see it.
+    pub(super) fn begin(&self) {
+        if !self.request.swap(true, Ordering::Relaxed) {
+            self.of_call.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The other side has seen nothing of it, after all.
+    pub(super) fn take_back(&self) {
+        if self.request.swap(false, Ordering::Relaxed) {
+            self.of_call.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this request has begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.request.load(Ordering::Relaxed)
+    }
+
+    /// Whether any request of its call has.
+    pub(super) fn has_any(&self) -> bool {
+        self.of_call.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -119,6 +172,8 @@ pub(super) enum Failure {
     TooLarge(usize),
     /// It takes something of the client that this did not declare.
     Undeclared(Abilities),
+    /// Too much that it asks waits for clients' answers already.
+    Crowded,
     /// What came back is no answer.
     Protocol(String),
 }
@@ -141,6 +196,7 @@ impl From<Failure> for Error {
             Failure::TimedOut(time) => Self::TimedOut(time),
             Failure::TooLarge(limit) => Self::TooLarge(limit),
             Failure::Undeclared(abilities) => Self::Undeclared(abilities),
+            Failure::Crowded => Self::Busy { retry_after: Duration::from_secs(1) },
             Failure::Protocol(reason) => Self::Protocol(reason),
             Failure::Refused { status, .. } => {
                 let reason = format!("it answered with HTTP {status}");

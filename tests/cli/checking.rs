@@ -142,11 +142,19 @@ D = { command = [\"sh\", \"-c\", \"echo $FOUR; touch ran\"] }
         let text = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8(text).expect("it writes text"))
     };
-    let warning =
-        "warning: upstreams.hub.env.C.file: secrets/three is open to its group or to others";
+    let refused =
+        "error: upstreams.hub.env.C.file: secrets/three is open to its group or to others";
+    let open = |mode| {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(folder.path().join("secrets/three"), mode).expect("ours");
+    };
+    open(0o640);
     let (code, told) = weir(&["check", "--offline"]);
-    assert!(code == Some(0) && told.starts_with(warning), "{told}");
-    assert!(told.ends_with("\nthe configuration is good\n"), "{told}");
+    assert!(code == Some(78) && told.starts_with(refused), "{told}");
+    open(0o600);
+    let (code, told) = weir(&["check", "--offline"]);
+    assert_eq!((code, told.as_str()), (Some(0), "the configuration is good\n"));
     assert!(!folder.path().join("ran").exists(), "offline nothing is started");
     let (code, told) = weir(&["list"]);
     assert!(code == Some(0) && told.contains("hub__p  eins,zwei,drei,vier"), "{told}");

@@ -188,3 +188,53 @@ fn a_signal_lets_the_calls_of_a_stdio_client_end() {
     assert!(answer.starts_with(r#"{"jsonrpc":"2.0","id":7,"result":{"messages":[]"#), "{answer}");
     assert!(weir.wait().expect("it ends").success());
 }
+
+#[test]
+fn a_child_is_told_what_the_client_on_stdio_declares_and_may_ask_it() {
+    let folder = folder(&scripted("curious"));
+    let server = r#"
+reply() { printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$1"; }
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%,*}
+    case $line in
+        *'"notifications/'*) ;;
+        *'"initialize"'*) printf '%s\n' "$line" > declared; reply '"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}' ;;
+        *'"tools/list"'*) reply '"result":{"tools":[{"name":"ask","inputSchema":{"type":"object"}}]}' ;;
+        *'"tools/call"'*)
+            printf '%s\n' '{"jsonrpc":"2.0","id":"why","method":"elicitation/create","params":{"message":"Who?","requestedSchema":{"type":"object","properties":{}}}}'
+            read -r answer; printf '%s\n' "$answer" > answer
+            reply '"result":{"content":[{"type":"text","text":"thanks"}]}' ;;
+        *) reply '"error":{"code":-32601,"message":"no"}' ;;
+    esac
+done
+"#;
+    std::fs::write(folder.path().join("curious.sh"), server).expect("written");
+    let mut weir = stdio(folder.path());
+    let mut input = weir.stdin.take().expect("piped");
+    let mut output = BufReader::new(weir.stdout.take().expect("piped"));
+    let capabilities = r#"{"elicitation":{"form":{}},"roots":{}}"#;
+    writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{capabilities},"clientInfo":{{"name":"c","version":"1"}}}}}}"#).expect("written");
+    line_with(&mut output, r#""id":1"#);
+    writeln!(input, r#"{{"jsonrpc":"2.0","method":"notifications/initialized"}}"#)
+        .expect("written");
+    writeln!(
+        input,
+        r#"{{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{{"name":"curious__ask"}}}}"#
+    )
+    .expect("written");
+    let question = line_with(&mut output, "elicitation/create");
+    assert!(question.contains(r#""message":"Who?""#), "{question}");
+    let question = weir::json::Object::parse(question).expect("an object");
+    let id = question.get("id").expect("an id").to_owned();
+    let answer = r#"{"action":"accept","content":{ "n" : 1.0 }}"#;
+    writeln!(input, r#"{{"jsonrpc":"2.0","id":{id},"result":{answer}}}"#).expect("written");
+    assert!(line_with(&mut output, r#""id":2"#).contains("thanks"));
+    drop(input);
+    assert!(weir.wait().expect("it ends").success());
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect(name);
+    let declared = weir::json::Object::parse(read("declared")).expect("an object");
+    let declared = declared.get_object("params").expect("params");
+    assert_eq!(declared.get("capabilities"), Some(capabilities));
+    let expected = format!("{{\"jsonrpc\":\"2.0\",\"id\":\"why\",\"result\":{answer}}}\n");
+    assert_eq!(read("answer"), expected);
+}

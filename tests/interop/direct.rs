@@ -215,8 +215,11 @@ async fn compare(
     said: &[(Vec<Vec<Value>>, Vec<Value>)],
 ) {
     for (kind, (method, member)) in LISTS.into_iter().enumerate() {
-        let mut expected: Vec<_> =
-            said.iter().flat_map(|(lists, _)| lists[kind].iter().map(Value::to_string)).collect();
+        // A tool that has to be called as a task is nothing for who knows no such tasks.
+        let needs_task = |item: &&Value| item["execution"]["taskSupport"] == "required";
+        let listed = said.iter().flat_map(|(lists, _)| lists[kind].iter());
+        let usable = listed.filter(|item| era == Era::Legacy || !needs_task(item));
+        let mut expected: Vec<_> = usable.map(Value::to_string).collect();
         let listed = weir.list(era, method, member).await;
         let mut listed: Vec<_> = listed.iter().map(Value::to_string).collect();
         assert!(!expected.is_empty(), "nobody answers {method}");

@@ -60,7 +60,7 @@ async fn a_call_whose_answer_is_arriving_on_a_shared_stream_is_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_answer_to_a_cancelled_call_reaches_nobody() {
+async fn f37g_a_late_answer_to_a_cancelled_call_reaches_nobody() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
         let mut held = world.upstream("hub").hold("tools/call");
@@ -146,7 +146,7 @@ async fn the_end_of_standard_input_cancels_every_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelling_what_is_over_or_was_never_asked_does_nothing() {
+async fn n110_cancelling_what_is_over_or_was_never_asked_does_nothing() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
         client.start_as(Id::from(50), "tools/call", &named("hub__a")).reply().await;
@@ -168,7 +168,7 @@ const SHORT: &str = r#"
 const WITH_PROGRESS: &str = r#"{"name":"hub__a","_meta":{"progressToken":70}}"#;
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_call_times_out_and_its_upstream_is_told() {
+async fn n64_a_silent_call_times_out_and_its_upstream_is_told() {
     everywhere(SHORT, hub, async |world, cell| {
         let client = world.client(cell.client).await;
         let mut held = world.upstream("hub").hold("tools/call");
@@ -184,7 +184,7 @@ async fn a_silent_call_times_out_and_its_upstream_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_keeps_a_call_alive_but_not_for_ever() {
+async fn n64_progress_keeps_a_call_alive_but_not_for_ever() {
     everywhere(SHORT, hub, async |world, cell| {
         let client = world.client(cell.client).await;
         let mut held = world.upstream("hub").hold("tools/call");

@@ -117,7 +117,7 @@ async fn a_client_hears_only_of_what_it_may_see() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_modern_client_hears_of_the_topics_that_it_asked_for() {
+async fn n60_a_modern_client_hears_of_the_topics_that_it_asked_for() {
     for side in SIDES.into_iter().filter(|side| side.is_modern()) {
         let world = World::start(hub(MODERN_HTTP), "").await;
         let client = world.client(side).await;

@@ -24,7 +24,7 @@ async fn a_call_under_way_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_modern_listen_over_http_ends_with_its_result() {
+async fn n61_a_modern_listen_over_http_ends_with_its_result() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     let client = world.client(MODERN_HTTP).await;
     let mut ears = client.listen().await;
@@ -42,7 +42,7 @@ async fn a_modern_listen_over_http_ends_with_its_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_modern_listen_over_stdio_is_cancelled() {
+async fn n61_a_modern_listen_over_stdio_is_cancelled() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     let client = world.client(MODERN_STDIO).await;
     let ears = client.listen().await;

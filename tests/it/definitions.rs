@@ -2,10 +2,12 @@
 //! arguments of a tool are repeated in headers.
 
 use hyper::HeaderMap;
-use weir::mcp::kind::Kind;
+use weir::mcp::kind::{Kind, Topic};
 use weir::mcp::revision::Revision;
 
-use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, UPSTREAMS};
+use crate::cell::{
+    LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, UPSTREAMS, Wire,
+};
 use crate::client::{Client, HttpReply, named, object, set, string};
 use crate::upstream::Script;
 use crate::world::{World, everywhere};
@@ -165,36 +167,74 @@ async fn a_legacy_client_gets_structured_content_that_is_no_object_as_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_is_listed_whatever_it_says_of_tasks() {
+async fn a_tool_that_needs_a_task_is_there_for_whom_can_begin_one() {
     let tool = |name: &str, support: &str| {
         format!(
             r#"{{"name":"{name}","inputSchema":{{"type":"object"}},"execution":{{"taskSupport":"{support}"}}}}"#
         )
     };
     let all = [("a", "required"), ("b", "optional"), ("c", "forbidden")];
-    let listed = all.map(|(name, support)| tool(&format!("hub__{name}"), support)).join(",");
+    let listed = all.map(|(name, support)| tool(&format!("hub__{name}"), support));
+    let older = Side::new(Revision::V2025_06_18, Wire::Http);
     for upstream in [LEGACY_HTTP, LEGACY_STDIO] {
-        for declared in
-            [r#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#, r#"{"tools":{}}"#]
-        {
+        // Of who declares no tasks the tools have none, whatever they say.
+        for (declared, needs_task) in [
+            (r#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#, true),
+            (r#"{"tools":{}}"#, false),
+        ] {
             let script = all
                 .iter()
                 .fold(Script::new(upstream).capabilities(declared), |script, (name, support)| {
                     script.raw(Kind::Tool, &tool(name, support))
                 });
             let world = World::start(vec![("hub", script)], "").await;
-            for side in SIDES {
+            for side in SIDES.into_iter().chain([older]) {
                 let client = world.client(side).await;
+                let is_hidden = needs_task && side.revision != Revision::V2025_11_25;
                 let page = client.page(Kind::Tool, None).await;
-                assert_eq!(page.get("tools"), Some(&*format!("[{listed}]")), "{side}: {declared}");
-                for name in ["hub__a", "hub__b", "hub__c"] {
-                    let reply = client.call_tool(name).await;
-                    assert!(reply.outcome.is_ok(), "{side}: {declared}: {reply:?}");
+                let expected = if is_hidden { &listed[1..] } else { &listed[..] }.join(",");
+                assert_eq!(
+                    page.get("tools"),
+                    Some(&*format!("[{expected}]")),
+                    "{side}: {declared}"
+                );
+                let before = world.requests();
+                let reply = client.call_tool("hub__a").await;
+                if is_hidden {
+                    // Like one that was never there.
+                    let unknown = client.call_tool("hub__x").await;
+                    assert_eq!(reply.error(), unknown.error().replace("hub__x", "hub__a"));
+                    assert_eq!(world.requests(), before, "{side}");
+                } else {
+                    reply.result();
+                }
+                for name in ["hub__b", "hub__c"] {
+                    client.call_tool(name).await.result();
                 }
             }
             world.close().await;
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_tools_that_a_client_cannot_use_is_not_told_to_it() {
+    let declared = r#"{"tools":{"listChanged":true},"tasks":{"requests":{"tools":{"call":{}}}}}"#;
+    let script = Script::new(LEGACY_HTTP).items(Kind::Tool, &["a"]).capabilities(declared);
+    let world = World::start(vec![("hub", script)], "").await;
+    let (modern, legacy) = (world.client(MODERN_HTTP).await, world.client(LEGACY_HTTP).await);
+    let (mut blind, mut seeing) = (modern.listen().await, legacy.listen().await);
+    let tool =
+        r#"{"name":"t","inputSchema":{"type":"object"},"execution":{"taskSupport":"required"}}"#;
+    world.upstream("hub").change(Kind::Tool, |list| list.push(tool.into())).await;
+    assert_eq!(seeing.next_change().await, Topic::Tools);
+    blind.stays_silent().await;
+    world.upstream("hub").add(Kind::Tool, "z").await;
+    assert_eq!(seeing.next_change().await, Topic::Tools);
+    assert_eq!(blind.next_change().await, Topic::Tools);
+    drop((blind, seeing));
+    drop((modern, legacy));
+    world.close().await;
 }
 
 // === Arguments in headers ===

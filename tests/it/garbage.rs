@@ -9,7 +9,7 @@ use crate::world::{World, everywhere, hub, pass};
 const SHORT: &str = "[defaults]\ntimeouts = { call = \"5s\", call_max = \"20s\" }";
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_none_is_an_error_and_the_next_call_works() {
+async fn f37f_an_answer_that_is_none_is_an_error_and_the_next_call_works() {
     everywhere(SHORT, hub, async |world, cell| {
         let client = world.client(cell.client).await;
         for garbage in [
@@ -46,7 +46,7 @@ async fn an_answer_that_is_none_is_an_error_and_the_next_call_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_answer_is_dropped() {
+async fn f37b_a_second_answer_is_dropped() {
     for upstream in SIDES.into_iter().filter(|side| !side.is_http()) {
         let world = World::start(hub(upstream), "").await;
         for side in SIDES {
@@ -95,7 +95,7 @@ async fn a_legacy_servers_ping_is_answered_and_its_questions_are_declined() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_modern_servers_question_is_not_answered_and_reaches_nobody() {
+async fn f37h_a_modern_servers_question_is_not_answered_and_reaches_nobody() {
     for upstream in SIDES.into_iter().filter(|side| side.is_modern()) {
         let world = World::start(hub(upstream), "").await;
         for side in SIDES {

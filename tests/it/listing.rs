@@ -182,7 +182,7 @@ async fn a_walk_through_a_thousand_prompts_asks_no_upstream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_definition_that_is_no_item_costs_its_siblings_nothing() {
+async fn f37l_a_definition_that_is_no_item_costs_its_siblings_nothing() {
     let scripts = |side| {
         let script = Script::new(side)
             .raw(Kind::Prompt, "7")

@@ -112,7 +112,7 @@ async fn messages_come_before_the_answer_in_their_order_and_byte_for_byte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_hears_of_its_level_and_above_and_its_upstream_is_asked_for_it() {
+async fn n62_a_client_hears_of_its_level_and_above_and_its_upstream_is_asked_for_it() {
     for cell in matrix() {
         let config =
             if cell.client.wire == Wire::Sse { crate::world::with_pair("") } else { String::new() };
@@ -302,7 +302,7 @@ async fn a_role_that_sees_nothing_of_the_upstream_that_logs_has_no_levels() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_belongs_to_no_call_reaches_nobody() {
+async fn n62_a_message_that_belongs_to_no_call_reaches_nobody() {
     for upstream in UPSTREAMS {
         let world = World::start(logging_hub(upstream), "").await;
         let hub = world.upstream("hub");
@@ -324,7 +324,7 @@ async fn a_message_that_belongs_to_no_call_reaches_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upstream_that_does_not_declare_it_is_not_heard_and_not_asked() {
+async fn n62_an_upstream_that_does_not_declare_it_is_not_heard_and_not_asked() {
     for upstream in [LEGACY_HTTP, MODERN_HTTP] {
         let quiet = Script::full(upstream);
         let (_, other) = logging_hub(LEGACY_HTTP).remove(0);
@@ -344,7 +344,7 @@ async fn an_upstream_that_does_not_declare_it_is_not_heard_and_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_that_nobody_reads_holds_up_nobody_else() {
+async fn f37k_a_flood_that_nobody_reads_holds_up_nobody_else() {
     for upstream in [LEGACY_HTTP, MODERN_HTTP] {
         let world = World::start(logging_hub(upstream), "").await;
         let hub = world.upstream("hub");
@@ -431,4 +431,37 @@ async fn each_round_of_a_call_that_asks_has_its_own_level() {
     }
     drop(client);
     world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_clients_own_connection_logs_is_for_that_client() {
+    let config = "[upstreams.hub]\nsharing = \"client\"\n";
+    everywhere(config, logging_hub, async |world, cell| {
+        if tells_whose(cell.upstream) {
+            return;
+        }
+        let hub = world.upstream("hub");
+        let (ann, of_ann) = client_at(world, cell.client, Some(Level::Debug)).await;
+        let (for_ann, anns) = start(hub, &ann, &of_ann).await;
+        // Where there are no sessions all of a principal's are one client.
+        if cell.client.is_modern() {
+            say_all(&anns, "ann");
+            finish(anns);
+            let heard = messages(&ann, &for_ann.reply().await).await;
+            assert_eq!(heard, all_from(Some(Level::Debug), "ann"));
+            return;
+        }
+        let (bob, of_bob) = client_at(world, cell.client, Some(Level::Error)).await;
+        let (for_bob, bobs) = start(hub, &bob, &of_bob).await;
+        say_all(&bobs, "bob");
+        say_all(&anns, "ann");
+        [anns, bobs].into_iter().for_each(finish);
+        for (client, exchange, least, whose) in
+            [(&ann, for_ann, Level::Debug, "ann"), (&bob, for_bob, Level::Error, "bob")]
+        {
+            let heard = messages(client, &exchange.reply().await).await;
+            assert_eq!(heard, all_from(Some(least), whose));
+        }
+    })
+    .await;
 }

@@ -82,7 +82,7 @@ async fn a_string_token_comes_back_as_a_string() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_that_does_not_increase_is_dropped() {
+async fn n63_progress_that_does_not_increase_is_dropped() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
         let mut held = world.upstream("hub").hold("tools/call");
@@ -100,7 +100,7 @@ async fn progress_that_does_not_increase_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_progress_is_thinned_and_its_last_comes() {
+async fn n63_a_flood_of_progress_is_thinned_and_its_last_comes() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
         let mut held = world.upstream("hub").hold("tools/call");
@@ -136,7 +136,7 @@ async fn who_asks_for_no_progress_hears_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_for_nobody_reaches_nobody() {
+async fn n63_progress_for_nobody_reaches_nobody() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
         let hub = world.upstream("hub");
@@ -170,7 +170,7 @@ async fn progress_for_nobody_reaches_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_torrent_of_progress_costs_no_other_call_anything() {
+async fn f37k_a_torrent_of_progress_costs_no_other_call_anything() {
     everywhere("", hub, async |world, cell| {
         let (client, other) = (world.client(cell.client).await, world.client(cell.client).await);
         let hub = world.upstream("hub");

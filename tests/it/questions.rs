@@ -1,9 +1,12 @@
 //! Questions in mid-call: they reach the client of their call, and the answers their upstream, in every cell.
 
 mod asking;
+mod endless;
 mod limited;
 mod parking;
 mod sharing;
+mod strangers;
+mod visiting;
 
 use weir::json::Object;
 use weir::rpc::{self, Id};
@@ -274,7 +277,7 @@ async fn each_question_is_answered(world: &World, cell: Cell) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_reaches_the_client_of_its_call_and_the_answer_its_upstream() {
+async fn n59_a_question_reaches_the_client_of_its_call_and_the_answer_its_upstream() {
     everywhere("", hub, async |world, cell| {
         if can_ask(cell.upstream) {
             each_question_is_answered(world, cell).await;
@@ -317,7 +320,7 @@ async fn two_questions_at_once_and_two_rounds_are_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_is_not_asked_for_what_it_did_not_declare() {
+async fn n57_a_client_is_not_asked_for_what_it_did_not_declare() {
     everywhere("", hub, async |world, cell| {
         let upstream = world.upstream("hub");
         let mut held = upstream.hold(CALL.0);
@@ -382,7 +385,7 @@ async fn a_shared_stream_cannot_say_for_whom_it_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answers_of_one_client_never_reach_anothers_call() {
+async fn n58_the_answers_of_one_client_never_reach_anothers_call() {
     everywhere("", hub, async |world, cell| {
         if !can_ask(cell.upstream) {
             return;

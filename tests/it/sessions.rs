@@ -128,18 +128,32 @@ async fn an_idle_session_ends_and_a_used_one_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn the_longest_idle_session_makes_room_for_the_thirty_third() {
-    let world = World::start(hub(MODERN_HTTP), "").await;
+    let world = World::start(hub(MODERN_HTTP), "[roles.ann]\nprompts.allow = [\"*\"]\n").await;
     let mut clients = Vec::new();
     for _ in 0..32 {
-        clients.push(world.client(LEGACY_HTTP).await);
+        clients.push(world.client_as("ann", LEGACY_HTTP).await);
         pass(Duration::from_secs(1)).await;
     }
     assert_eq!(send(&clients[0], Method::POST, &[]).await.status, 200);
-    clients.push(world.client(LEGACY_HTTP).await);
+    clients.push(world.client_as("ann", LEGACY_HTTP).await);
     for (at, client) in clients.iter().enumerate() {
         let expected = if at == 1 { 404 } else { 200 };
         assert_eq!(send(client, Method::POST, &[]).await.status, expected, "{at}");
     }
+    drop(clients);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_without_credentials_have_the_sessions_of_sixteen() {
+    let world = World::start(hub(MODERN_HTTP), "").await;
+    let mut clients = Vec::new();
+    for number in 1..=16 * 32 {
+        clients.push(world.client(LEGACY_HTTP).await);
+        assert_eq!(world.sessions(), number);
+    }
+    clients.push(world.client(LEGACY_HTTP).await);
+    assert_eq!(world.sessions(), 16 * 32);
     drop(clients);
     world.close().await;
 }

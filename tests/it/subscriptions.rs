@@ -284,7 +284,7 @@ async fn who_is_gone_lets_go_of_what_it_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_no_upstream_tells_of_resources_nothing_is_declared_or_honored() {
+async fn n60_where_no_upstream_tells_of_resources_nothing_is_declared_or_honored() {
     everywhere("", crate::world::hub, async |world, cell| {
         let client = world.client(cell.client).await;
         let before = world.requests();

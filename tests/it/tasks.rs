@@ -1,6 +1,9 @@
 //! Calls that go on, in the way of either era: whoever asks about one does so by a handle, which is its principal's own
 //! (rows N-65, S-53).
 
+mod related;
+mod told;
+
 use crate::cell::{Cell, LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side};
 use crate::client::{Client, Reply, object};
 use crate::upstream::Script;

@@ -37,7 +37,7 @@ async fn codes_of_the_other_era_are_put_in_the_clients_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_passes_through_between_two_of_the_modern_era() {
+async fn n56_a_question_passes_through_between_two_of_the_modern_era() {
     let question = r#"{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"\u0041","x":1e400,"requestedSchema":{"type":"object","properties":{}}}}},"requestState":"s\u0041"}"#;
     let answers = r#""inputResponses":{"q":{"action":"accept","content":{"n":1.0}}},"requestState":"s\u0041""#;
     for upstream in [MODERN_HTTP, MODERN_STDIO] {
@@ -88,7 +88,7 @@ async fn what_a_client_has_not_declared_is_not_offered_to_its_upstream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_of_an_unknown_type_is_an_error() {
+async fn f37i_a_result_of_an_unknown_type_is_an_error() {
     for upstream in [MODERN_HTTP, MODERN_STDIO] {
         let world = World::start(hub(upstream), "").await;
         world.upstream("hub").result("tools/call", r#"{"resultType":"novel","x":1}"#);

@@ -44,6 +44,8 @@ fn what_was_taken_over_is_a_good_configuration() {
         // What one client reads from a file of the system is read from one of the desk.
         let certificate = desk.path("client.txt").display().to_string();
         desk.write("client.txt", "certificate");
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(desk.path("client.txt"), private).expect("ours");
         desk.write(client.user, &client.text().replace("/etc/mcp/client.txt", &certificate));
         let done = desk.weir(&["init", "--from", client.name]);
         assert_eq!(done.code, 0, "{}", done.err);

@@ -135,6 +135,42 @@ fn older_clients_get_what_they_can_take() {
 }
 
 #[test]
+fn tools_that_need_a_task_are_on_the_pages_of_those_who_can_begin_one() {
+    let catalog = catalog(&["a"]);
+    let publish = |keys: &[&str]| {
+        let mut items: Vec<_> = keys.iter().map(|key| item(Kind::Tool, key, 0)).collect();
+        for item in items.iter_mut().filter(|item| item.key.starts_with('t')) {
+            item.needs_task = true;
+        }
+        let snapshot = Snapshot { items, fresh_until: None, is_private: false };
+        catalog.publish(&name("a"), Kind::Tool, snapshot);
+    };
+    publish(&["b", "t1", "t2", "t3", "u", "v", "t9"]);
+    let view = catalog.seen(&["*"], &[]);
+    let pages = |form| {
+        let (mut counts, mut after) = (Vec::new(), None);
+        loop {
+            let page = view.page(Kind::Tool, after.as_ref(), form);
+            counts.push(page.count);
+            after = page.next;
+            if after.is_none() {
+                return counts;
+            }
+        }
+    };
+    assert_eq!(pages(Form::WithTasks), [2, 2, 2, 1]);
+    assert_eq!((pages(Form::Newest), pages(Form::Older)), (vec![2, 1], vec![2, 1]));
+    let target = |key| view.resolve(Kind::Tool, key).expect("a tool");
+    assert!(target("a__t1").is_for(Form::WithTasks) && !target("a__t1").is_for(Form::Newest));
+    assert!(target("a__u").is_for(Form::Older) && !target("a__t9").is_for(Form::Older));
+
+    publish(&["b", "u", "v"]);
+    let now = catalog.seen(&["*"], &[]);
+    assert!(now.differs(&view, Topic::Tools, Form::WithTasks));
+    assert!(!now.differs(&view, Topic::Tools, Form::Newest));
+}
+
+#[test]
 fn what_nobody_can_use_is_reported_and_not_listed() {
     let catalog = catalog(&["a"]);
     let mut items = vec![item(Kind::Tool, "x", 0), item(Kind::Tool, "y", 0)];

@@ -198,7 +198,7 @@ proptest! {
                 prop_assert_eq!(view.has_changed().expect("open"), changes);
                 let new = present(view);
                 for topic in Topic::ALL {
-                    prop_assert_eq!(new.differs(old, topic), differs && topic == kind.topic());
+                    prop_assert_eq!(new.differs(old, topic, Form::Newest), differs && topic == kind.topic());
                 }
                 *old = new;
             }

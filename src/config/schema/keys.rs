@@ -8,6 +8,7 @@ use crate::config::access::{AUTH_MODES, KINDS};
 use crate::config::sections::{
     CONNECTIONS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES, PAGE_SIZES, VERSIONS,
 };
+use crate::config::tls::CLIENT_CERTIFICATES;
 use crate::config::{Auth, Log, Naming, Protocol, Server};
 
 pub(super) fn all() -> Vec<Key> {
@@ -116,7 +117,46 @@ fn server() -> Vec<Key> {
             "How long calls that are under way may run on after SIGTERM or SIGINT, before they are broken off.",
         )
         .or(duration(default.shutdown_grace)),
+        tls(),
     ]
+}
+
+fn tls() -> Key {
+    let file = || Shape::Text("path", shape::NOT_EMPTY);
+    let keys = vec![
+        Key::new(
+            "cert",
+            file(),
+            "The server's certificate and those between it and its CA, in PEM. Read again when the file changes.",
+        )
+        .required(),
+        Key::new(
+            "key",
+            Shape::Secret(shape::ANYTHING),
+            "The certificate's private key, in PEM; a secret. One in a `file` is read again when the file changes.",
+        )
+        .required(),
+        Key::new(
+            "client_ca",
+            file(),
+            "The CAs of the clients, in PEM: clients are asked for a certificate, and one of these CAs has to have \
+             signed it. Whose it is, `clients.<name>.certificates` says. Read again when the file changes.",
+        ),
+        Key::new(
+            "client_certificates",
+            Shape::choice(&CLIENT_CERTIFICATES),
+            "Whether a client without a certificate may connect, and show a key instead. A client that shows a key \
+             is whose key it is, whatever its certificate says.",
+        )
+        .or(word(&CLIENT_CERTIFICATES, &false)),
+    ];
+    Key::new(
+        "tls",
+        Shape::table(keys),
+        "TLS towards clients: the endpoint is then `https`. Without it put a reverse proxy in front where others \
+         can listen on the way.",
+    )
+    .example("[server.tls]\ncert = \"/etc/weir/tls.crt\"\nkey = { file = \"/etc/weir/tls.key\" }")
 }
 
 fn protocol() -> Vec<Key> {
@@ -292,7 +332,10 @@ fn rules() -> Vec<Key> {
 
 fn clients() -> Key {
     let any_rule = KINDS.map(|kind| json!({ "required": [kind] }));
-    let role_or_rules = json!({ "oneOf": [{ "required": ["role"] }, { "anyOf": any_rule }] });
+    let role_or_rules = json!({
+        "oneOf": [{ "required": ["role"] }, { "anyOf": any_rule }],
+        "anyOf": [{ "required": ["key_sha256"] }, { "required": ["certificates"] }],
+    });
     let hashes = Shape::List {
         of: Box::new(Shape::Text("64 hexadecimal digits", shape::HASH)),
         count: (1, Some(2)),
@@ -304,8 +347,14 @@ fn clients() -> Key {
             "The SHA-256 of the client's key: one, or two while you replace a key by a new one. No two clients may \
              share one.",
         )
-        .required()
         .example("key_sha256 = [\"<output of: printf %s KEY | sha256sum>\"]"),
+        Key::new(
+            "certificates",
+            Shape::list(Shape::Text("name in a certificate", shape::CERTIFICATE)),
+            "What the client's certificates go by, where `server.tls.client_ca` is set: `dns:<name>` or `uri:<URI>` \
+             as in their subjectAltName, or `sha256:<fingerprint>`. Instead of a key, or beside one.",
+        )
+        .example("certificates = [\"uri:spiffe://example.com/ci\"]"),
         Key::new(
             "role",
             Shape::Text("name of a role", shape::PLAIN_NAME),

@@ -110,6 +110,7 @@ pub(super) const URL: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:[/?][^#\\s]
 pub(super) const URL_WITHOUT_QUERY: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$";
 pub(super) const HOST: &str = "^[^@*/?#\\s]+$";
 pub(super) const ORIGIN: &str = "^[A-Za-z0-9+.-]+://[^@*/?#\\s]+$";
+pub(super) const CERTIFICATE: &str = "^(?:dns:[\\s\\S]+|uri:[\\s\\S]*:|sha256:[0-9A-Fa-f]{64}$)";
 pub(super) const HASH: &str = "^[0-9A-Fa-f]{64}$";
 /// A pattern over one upstream.
 pub(super) const ITEM_PATTERN: &str = "^[\\s\\S]+$";

@@ -31,6 +31,7 @@ fn config_in_full() -> Config {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("secrets")).unwrap();
     write_private(&folder.path().join("secrets/team"), "blue\n");
+    write_private(&folder.path().join("secrets/tls.key"), "a key\n");
     let environment = ["EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, "hunter2"));
     let options = Options { environment: environment.into_iter().collect(), ..Options::default() };
     let main = file(&folder.path().join("weir.toml"), example_in_full());
@@ -50,7 +51,7 @@ fn what_the_example_switches_off_is_sound_and_elsewhere_at_its_default() {
 
     assert_eq!(full.warnings, []);
     assert_eq!(full.upstreams.len(), 4);
-    let server = Server { public_url: None, allowed_hosts: Vec::new(), ..full.server };
+    let server = Server { public_url: None, allowed_hosts: Vec::new(), tls: None, ..full.server };
     assert_eq!(
         (server, full.protocol, full.naming, full.log),
         (default.server, default.protocol, default.naming, default.log)
@@ -120,7 +121,9 @@ fn without_name(path: &str) -> String {
         *name = "<name>";
     }
     // A secret can say in the same ways everywhere where it is.
-    if let [_, _, "env" | "headers", _, way] | [_, _, "auth", "token" | "password", way] = parts[..]
+    if let [_, _, "env" | "headers", _, way]
+    | [_, _, "auth", "token" | "password", way]
+    | ["server", "tls", "key", way] = parts[..]
     {
         return format!("<secret>.{way}");
     }

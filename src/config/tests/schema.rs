@@ -128,7 +128,7 @@ fn the_described_defaults_are_those_of_the_reader() {
         (["args", "env", "pass_env", "cwd"], ["headers", "auth", "transport"]);
     let mut full = String::from("include = []\n");
     for table in ["server", "protocol", "naming", "defaults", "auth", "log"] {
-        full += &format!("[{table}]\n{}", defaults(&keys_of(table), "", &[]));
+        full += &format!("[{table}]\n{}", defaults(&keys_of(table), "", &["tls"]));
     }
     full += &house(&defaults(&upstream, "", &[of_process.as_slice(), &of_network].concat()));
     full += &process(&defaults(&upstream, "", &of_network));

@@ -127,16 +127,17 @@ X = { env = "${TOKEN}" }
 }
 
 #[test]
-fn what_may_be_used_by_others_is_a_warning_and_so_is_an_empty_secret() {
+fn a_secret_that_others_may_use_is_refused_and_an_empty_one_is_a_warning() {
     let home = home("{ file = \"t\" }\nenv.E = { env = \"EMPTY\" }");
     std::fs::write(home.path("t"), "hunter2").unwrap();
-    for (mode, warns) in
+    for (mode, refused) in
         [(0o600, false), (0o400, false), (0o640, true), (0o604, true), (0o601, true)]
     {
         use std::os::unix::fs::PermissionsExt;
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(home.path("t"), permissions).unwrap();
-        assert_eq!(home.lines().contains("chmod 600 t"), warns, "{mode:o}");
+        let told = home.load().err().map(|report| report.to_string()).unwrap_or_default();
+        assert_eq!(told.contains("chmod 600 t"), refused, "{mode:o}: {told}");
     }
     insta::assert_snapshot!(home.lines(), @r"
     weir.toml:3:18: upstreams.a.env.T.file: t is open to its group or to others (chmod 600 t)

@@ -39,7 +39,7 @@ use crate::downstream::{
 use crate::gateway::Guest;
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
-use crate::policy::{Arrival, Refusal};
+use crate::policy::{Arrival, Credentials, Refusal};
 use crate::rpc::{self, Message};
 
 /// Answers one request. `gone` is ready once its client has closed the connection.
@@ -111,6 +111,11 @@ async fn admit(
     }
     let credentials = head::credentials(&parts.headers)
         .ok_or_else(|| body::unauthorized("the Authorization header must hold one bearer token"))?;
+    // Who shows a key means that one, whatever the connection is secured with.
+    let credentials = match (credentials, &connection.certificate) {
+        (Credentials::None, Some(certificate)) => Credentials::Certificate(certificate),
+        (credentials, _) => credentials,
+    };
     let from = connection.peer.map(|peer| peer.ip().to_canonical());
     let arrival = Arrival { credentials, from };
     let guest = door.gateway.enter(arrival).await.map_err(|refusal| {
@@ -162,7 +167,14 @@ async fn post(
     }
     let message = match Message::parse(text) {
         Ok(message) => message,
-        Err(invalid) => return body::json(Answer::from(invalid)),
+        Err(invalid) => {
+            if let Some(answer) = invalid.as_answer()
+                && let Ok(session) = session(door, guest, headers)
+            {
+                session.peer.questions.settle(answer);
+            }
+            return body::json(Answer::from(invalid));
+        }
     };
     let versions = &door.settings.versions;
     let version = version_header(headers);
@@ -291,7 +303,8 @@ async fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply
         Ok(opened) => opened,
         Err(refused) => return body::json(Answer::refused(id, &refused)),
     };
-    let listen = guest.listen(&peer.subscriptions);
+    let listen = guest.listen(&peer.subscriptions, peer.revision);
+    let listen = listen.with_visits(&peer.client.visits);
     match door.sessions.open(guest.principal(), peer, listen) {
         Ok(session) => {
             let reply = body::json(Answer::result(&request.id, &result));

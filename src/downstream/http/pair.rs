@@ -138,9 +138,14 @@ async fn take(
     let text = read(door, incoming).await.map_err(|reply| closing(*reply))?;
     let message = match batch::is_batch(&text) {
         true => Told::Batch(text),
-        false => Told::Message(
-            Message::parse(text).map_err(|invalid| body::json(Answer::from(invalid)))?,
-        ),
+        false => Told::Message(Message::parse(text).map_err(|invalid| {
+            if let Some(answer) = invalid.as_answer() {
+                let told = Told::Message(Message::Answer(answer));
+                // Full or closed: then its call has more to worry about.
+                let _ = inbox.try_send(Posted { told, verdict: oneshot::channel().0 });
+            }
+            body::json(Answer::from(invalid))
+        })?),
     };
     let (verdict, taken) = oneshot::channel();
     inbox.try_send(Posted { told: message, verdict }).map_err(|error| match error {

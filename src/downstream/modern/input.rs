@@ -11,6 +11,7 @@ use super::super::encode;
 use super::{INPUT_REQUIRED, own_meta};
 use crate::json::{self, Object};
 use crate::mcp;
+use crate::mcp::capabilities;
 use crate::mcp::question::{Abilities, INPUT_REQUESTS, Question, REQUEST_STATE, Subject};
 use crate::mcp::revision::Revision;
 
@@ -44,7 +45,7 @@ pub(super) fn check(result: &Object, abilities: Abilities) -> Result<(), Refused
     };
     let mut lacking: Option<Abilities> = None;
     for key in requests.keys() {
-        let Some(question) = question(&requests, key) else {
+        let Some(question) = Question::read(&requests, key) else {
             return broken("the upstream asks for something that no client knows");
         };
         if let Some(lacks) = abilities.lacks(&question) {
@@ -56,11 +57,22 @@ pub(super) fn check(result: &Object, abilities: Abilities) -> Result<(), Refused
 
 /// The refusal of a call whose upstream asks for what the client did not declare.
 pub(super) fn undeclared(lacking: Abilities) -> Refused {
-    // Spec, Streamable HTTP: the response status MUST be 400.
     let text = "the upstream needs something from the client that it did not declare";
+    missing(text, required_capabilities(lacking))
+}
+
+/// The refusal of a request about tasks by a client that did not declare them.
+pub(super) fn undeclared_tasks() -> Refused {
+    let mut data = Object::new();
+    data.set("requiredCapabilities", capabilities::TASKS);
+    missing("tasks need an extension that the client did not declare", data.to_bytes())
+}
+
+fn missing(text: &str, data: Bytes) -> Refused {
+    // Spec, Streamable HTTP: the response status MUST be 400.
     let missing = mcp::code::MISSING_CLIENT_CAPABILITY;
     let mut refused = Refused::new(StatusCode::BAD_REQUEST, missing, text);
-    refused.error.data = Some(required_capabilities(lacking));
+    refused.error.data = Some(data);
     refused
 }
 
@@ -84,13 +96,6 @@ pub(super) fn visits(error: &Object) -> Option<Vec<Question>> {
     };
     let visits: Option<Vec<_>> = elicitations.into_iter().enumerate().map(visit).collect();
     visits.filter(|visits| !visits.is_empty() && visits.len() <= MAX_VISITS)
-}
-
-fn question(requests: &Object, key: &str) -> Option<Question> {
-    let request = requests.get_object(key)?;
-    let subject = Subject::of_method(&request.get_string("method")?)?;
-    let params = request.get_object("params").unwrap_or_default();
-    Some(Question { key: key.into(), subject, params })
 }
 
 /// How many URLs an error may want to be visited.
@@ -152,6 +157,11 @@ mod tests {
             ),
             (r#""inputRequests":{"a":{"method":"x"}}"#.into(), "{}", Err((-32603, None))),
             (r#""inputRequests":{"a":7}"#.into(), "{}", Err((-32603, None))),
+            (
+                r#""inputRequests":{"a":{"method":"roots/list","params":7}}"#.into(),
+                r#"{"roots":{}}"#,
+                Err((-32603, None)),
+            ),
             (r#""inputRequests":[]"#.into(), "{}", Err((-32603, None))),
         ] {
             let found =

@@ -8,16 +8,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, join_all};
+use futures::future::{BoxFuture, join, join_all};
 
 use super::super::answer::Refused;
 use super::super::encode;
 use super::super::streams::{Slot, Streams};
-use super::{COMPLETE, invalid_params};
+use super::{COMPLETE, input, invalid_params};
 use crate::gateway::{Guest, Listen, MAX_SUBSCRIPTIONS, News, Subscribed, Subscriptions};
 use crate::json::{self, Object};
+use crate::mcp::capabilities::Capabilities;
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, Topic};
 use crate::mcp::meta;
+use crate::mcp::question::Abilities;
+use crate::mcp::revision::Revision;
+use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TaskNews};
 use crate::policy::limits::Permit;
 use crate::rpc::{self, Id};
 
@@ -25,69 +29,90 @@ use crate::rpc::{self, Id};
 pub(in crate::downstream) struct Listening {
     id: Id,
     topics: [bool; 3],
-    /// Finds out which resources will be told of; `None` once that has been acknowledged.
-    opening: Option<BoxFuture<'static, Vec<Bytes>>>,
+    /// Finds out which resources and tasks will be told of; `None` once that has been acknowledged.
+    opening: Option<BoxFuture<'static, Honored>>,
+    /// What the client can be asked by a task.
+    abilities: Abilities,
     listen: Listen,
     _slot: Slot,
     _permit: Arc<Permit>,
 }
+
+/// The resources and the tasks that will be told of, as the client named them.
+type Honored = [Vec<Bytes>; 2];
 
 pub(super) fn listen(
     guest: &Guest,
     permit: Permit,
     id: &Id,
     params: &Object,
+    revision: Revision,
+    capabilities: &Object,
     streams: &Streams,
 ) -> Result<Listening, Refused> {
     let filter = params
         .get_object("notifications")
         .ok_or_else(|| invalid_params("`notifications` must be an object"))?;
     let topics = Topic::ALL.map(|topic| filter.get(topic.filter_member()) == Some("true"));
-    let resources = read_resources(&filter)?;
+    let resources = read_names(&filter, RESOURCE_SUBSCRIPTIONS)?;
+    let tasks = read_names(&filter, TASK_IDS)?;
+    // SEP-2663, task status notifications: a MUST.
+    if !tasks.is_empty() && !Capabilities::read(capabilities).has_tasks() {
+        return Err(input::undeclared_tasks());
+    }
     let slot = streams.open(guest.principal()).ok_or_else(|| encode::too_busy(STREAM_RETRY))?;
-    let subscriptions = guest.subscriptions();
-    let listen = guest.listen(&subscriptions);
+    let subscriptions = guest.subscriptions(&TaskNews::default());
+    let listen = guest.listen(&subscriptions, revision);
     let permit = Arc::new(permit);
-    let subscribing = subscribe(guest.clone(), Arc::clone(&permit), subscriptions, resources);
+    let subscribing =
+        subscribe(guest.clone(), Arc::clone(&permit), subscriptions, resources, tasks);
     let opening = Some(subscribing.boxed());
-    Ok(Listening { id: id.clone(), topics, opening, listen, _slot: slot, _permit: permit })
+    let abilities = Abilities::read(capabilities);
+    let id = id.clone();
+    Ok(Listening { id, topics, opening, abilities, listen, _slot: slot, _permit: permit })
 }
 
-/// The resources that a filter names, each once.
-fn read_resources(filter: &Object) -> Result<Vec<Box<str>>, Refused> {
-    let list = match filter.get(RESOURCE_SUBSCRIPTIONS) {
+/// The resources or tasks that a filter names, each once.
+fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, Refused> {
+    let list = match filter.get(member) {
         // Some clients write what they do not have as null.
         None | Some("null") => return Ok(Vec::new()),
-        Some(_) => filter.get_bytes(RESOURCE_SUBSCRIPTIONS).and_then(|list| json::elements(&list)),
+        Some(_) => filter.get_bytes(member).and_then(|list| json::elements(&list)),
     };
-    let uri = |raw: &Bytes| Some(json::decode_string(std::str::from_utf8(raw).ok()?)?.into());
-    let uris = list.and_then(|list| list.iter().map(uri).collect::<Option<Vec<Box<str>>>>());
-    let mut uris = uris.ok_or_else(|| {
-        invalid_params(&format!("`{RESOURCE_SUBSCRIPTIONS}` must be an array of strings"))
-    })?;
-    if uris.len() > MAX_SUBSCRIPTIONS {
+    let name = |raw: &Bytes| Some(json::decode_string(std::str::from_utf8(raw).ok()?)?.into());
+    let names = list.and_then(|list| list.iter().map(name).collect::<Option<Vec<Box<str>>>>());
+    let mut names =
+        names.ok_or_else(|| invalid_params(&format!("`{member}` must be an array of strings")))?;
+    if names.len() > MAX_SUBSCRIPTIONS {
+        let what = if member == TASK_IDS { "tasks" } else { "resources" };
         return Err(invalid_params(&format!(
-            "a listen may subscribe to {MAX_SUBSCRIPTIONS} resources at most: open another one"
+            "a listen may subscribe to {MAX_SUBSCRIPTIONS} {what} at most: open another one"
         )));
     }
     let mut seen = HashSet::new();
-    uris.retain(|uri| seen.insert(uri.clone()));
-    Ok(uris)
+    names.retain(|name| seen.insert(name.clone()));
+    Ok(names)
 }
 
-/// Subscribes to what was asked for, and returns what will be told: not what the client may not read, what
-/// is not there, and what its upstream does not tell of.
+/// Subscribes to what was asked for, and returns what will be told: not what the client may not read or ask
+/// about, what is not there, and what its upstream does not tell of.
 async fn subscribe(
     guest: Guest,
     permit: Arc<Permit>,
     subscriptions: Arc<Subscriptions>,
     resources: Vec<Box<str>>,
-) -> Vec<Bytes> {
-    let subscribing = resources.iter().map(|uri| async {
+    tasks: Vec<Box<str>>,
+) -> Honored {
+    let subscribing = join_all(resources.iter().map(|uri| async {
         let subscribed = guest.subscribe(&permit, &subscriptions, uri).await;
         matches!(subscribed, Ok(Subscribed::Agreed)).then(|| json::quote(uri))
-    });
-    join_all(subscribing).await.into_iter().flatten().collect()
+    }));
+    let following = join_all(tasks.iter().map(|handle| async {
+        let is_followed = guest.follow_task(&subscriptions, handle).await;
+        is_followed.then(|| json::quote(handle))
+    }));
+    let (resources, tasks) = join(subscribing, following).await;
+    [resources, tasks].map(|names| names.into_iter().flatten().collect())
 }
 
 impl Listening {
@@ -101,9 +126,17 @@ impl Listening {
         }
         loop {
             let news = self.listen.next().await;
+            if let News::Task(task) = &news {
+                match self.told(task) {
+                    Some(told) => return told,
+                    None => continue,
+                }
+            }
             let is_wanted = match &news {
                 News::Lists(topic) => self.topics[topic.index()],
-                News::Updated(_) => true,
+                News::Updated(_) | News::Task(_) => true,
+                // Spec 2026-07-28, changelog: this era knows no such news.
+                News::Visited(_) => false,
             };
             if is_wanted {
                 return encode::news(&news, self.params());
@@ -111,15 +144,28 @@ impl Listening {
         }
     }
 
-    /// The kinds and resources that will be told of; others that were asked for are left out.
-    fn acknowledged(&self, resources: &[Bytes]) -> Bytes {
+    /// The notification of a task; `None` if the task asks for what the client did not declare, which it will be
+    /// told when it asks about the task.
+    fn told(&self, task: &Bytes) -> Option<Bytes> {
+        let mut task = Object::parse_within(task.clone(), usize::MAX).ok()?;
+        input::check(&task, self.abilities).ok()?;
+        let mut meta = task.get_object("_meta").unwrap_or_default();
+        meta.set(meta::SUBSCRIPTION_ID, self.id.as_bytes().clone());
+        task.set("_meta", meta.to_bytes());
+        Some(rpc::write_notification(TOLD_TO_LISTENERS, &task.to_bytes()))
+    }
+
+    /// The kinds, resources and tasks that will be told of; others that were asked for are left out.
+    fn acknowledged(&self, named: &Honored) -> Bytes {
         let mut honored = Object::new();
         for topic in Topic::ALL.into_iter().filter(|topic| self.topics[topic.index()]) {
             honored.set(topic.filter_member(), "true");
         }
-        if !resources.is_empty() {
-            let list = [&b"["[..], &resources.join(&b","[..]), b"]"].concat();
-            honored.set(RESOURCE_SUBSCRIPTIONS, list);
+        for (member, names) in [RESOURCE_SUBSCRIPTIONS, TASK_IDS].into_iter().zip(named) {
+            if !names.is_empty() {
+                let list = [&b"["[..], &names.join(&b","[..]), b"]"].concat();
+                honored.set(member, list);
+            }
         }
         let mut params = self.params();
         params.set("notifications", honored.to_bytes());

@@ -98,8 +98,8 @@ impl Table {
             let Some(oldest) = line.pop_front() else { break };
             // Nobody else can get hold of it meanwhile: whoever wants to waits for the same lock.
             let is_idle = |_: &Key, bucket: &Arc<Bucket>| {
-                let state = bucket.lock();
-                Arc::strong_count(bucket) == 1 && state.in_flight == 0 && state.gcra.is_full(now)
+                let says_nothing = |state: &State| state.in_flight == 0 && state.gcra.is_full(now);
+                Arc::strong_count(bucket) == 1 && says_nothing(&bucket.lock())
             };
             if self.buckets.remove_if(&oldest, is_idle).is_none() {
                 line.push_back(oldest);

@@ -200,3 +200,25 @@ async fn attempts_to_guess_are_counted_by_address() {
     tokio::time::advance(Duration::from_secs(3)).await;
     assert_eq!(limits.count_failed_login(one), None);
 }
+
+#[test]
+fn of_many_at_once_exactly_as_many_are_admitted_as_may_be() {
+    let hour = Duration::from_secs(3_600);
+    let limits = Limits::new(vec![
+        limit(Per::Global, "*", Some(Rate::new(1, hour, 700)), None),
+        limit(Per::Client, "*", Some(Rate::new(1, hour, 100)), None),
+        limit(Per::Role, "*", None, Some(1_000)),
+    ]);
+    let admitted: usize = std::thread::scope(|scope| {
+        let ask = |thread: usize| {
+            let (limits, client) = (&limits, principal(&format!("client-{}", thread % 4)));
+            scope.spawn(move || admitted(limits, &charge(&client, "ping"), 200))
+        };
+        let threads: Vec<_> = (0..8).map(ask).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    // Each client's hundred; what they were refused for cost the others nothing.
+    assert_eq!(admitted, 400);
+    assert_eq!(admitted_together(&limits, &charge(&principal("another"), "ping")), 100);
+    assert_eq!(admitted_together(&limits, &charge(&principal("a-third"), "ping")), 100);
+}

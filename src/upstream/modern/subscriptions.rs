@@ -1,4 +1,4 @@
-//! Subscriptions to resources, as a modern client makes them: a listen that names them all.
+//! Subscriptions to resources, and to tasks, as a modern client makes them: a listen that names them all.
 //!
 //! What is listened to cannot be changed, so a listen with the new names is opened beside the old one,
 //! which closes once the new one is acknowledged: nothing goes unheard in between. It is apart from the
@@ -14,10 +14,12 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::{Dialect, cancel_on, dressed};
+use super::{Dialect, cancel_on, dressed_declaring};
 use crate::json::{self, Object};
 use crate::mcp::call::Outcome;
+use crate::mcp::capabilities;
 use crate::mcp::kind::RESOURCE_SUBSCRIPTIONS;
+use crate::mcp::task::TASK_IDS;
 use crate::rpc;
 use crate::upstream::connection::{error_code, error_text};
 use crate::upstream::ear::{LISTEN_AGAIN, next_pause};
@@ -50,6 +52,20 @@ impl Dialect {
     /// Keeps the server subscribed to what is wanted until the connection is over. Returns why it must be
     /// opened again, if it must.
     pub(in crate::upstream) async fn follow(&self, wire: Wire, interest: &Interest) -> String {
+        self.keep(wire, interest, RESOURCE_SUBSCRIPTIONS).await
+    }
+
+    /// The same of tasks.
+    pub(in crate::upstream) async fn follow_tasks(
+        &self,
+        wire: Wire,
+        interest: &Interest,
+    ) -> String {
+        self.keep(wire, interest, TASK_IDS).await
+    }
+
+    /// Keeps a listen open whose filter names in `member` what is wanted.
+    async fn keep(&self, wire: Wire, interest: &Interest, member: &str) -> String {
         let mut news = interest.news();
         interest.begin_anew();
         let mut current: Option<Listen<'_>> = None;
@@ -74,7 +90,7 @@ impl Dialect {
             let new: Vec<_> = new.collect();
             if rest_until.is_none() && (is_narrower || !new.is_empty()) {
                 names.extend(new.iter().cloned());
-                match self.open(&wire, interest, names, &mut current).await {
+                match self.open(&wire, interest, member, names, &mut current).await {
                     Opened::Acknowledged(listen) => {
                         for uri in &new {
                             if listen.honored.contains(uri) {
@@ -141,20 +157,24 @@ impl Dialect {
         &'a self,
         wire: &'a Wire,
         interest: &Interest,
+        member: &str,
         names: HashSet<Arc<str>>,
         old: &mut Option<Listen<'a>>,
     ) -> Opened<'a> {
         let (acknowledged, mut acknowledgment) = mpsc::channel(1);
         let listed: Vec<_> = names.iter().map(|uri| json::quote(uri)).collect();
         let mut filter = Object::new();
-        filter.set(RESOURCE_SUBSCRIPTIONS, [&b"["[..], &listed.join(&b","[..]), b"]"].concat());
+        filter.set(member, [&b"["[..], &listed.join(&b","[..]), b"]"].concat());
         let mut params = Object::new();
         params.set("notifications", filter.to_bytes());
+        // SEP-2663, task status notifications: who has not declared the extension is refused.
+        let declared = if member == TASK_IDS { capabilities::TASKS } else { capabilities::OWN };
+        let declared = Bytes::from_static(declared.as_bytes());
         let request = Outgoing {
             cancel: cancel_on(wire),
             listen: true,
             acknowledged: Some(acknowledged),
-            ..dressed("subscriptions/listen", params, None)
+            ..dressed_declaring("subscriptions/listen", params, None, declared)
         };
         let since = Instant::now();
         let mut end = Box::pin(async move { self.read(wire.exchange(request).await) });

@@ -1,5 +1,6 @@
 //! Calls: what is sent, what comes back, and how they end otherwise.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,10 +14,10 @@ use crate::mcp::mirror::BadMark;
 use crate::mcp::note::Notes;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
-use crate::upstream::Error;
 use crate::upstream::testing::{
     Events, Exchange, Over, Peer, World, call, payload, replied, settings,
 };
+use crate::upstream::{Error, Settings, Sharing};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::V2026_07_28;
@@ -167,10 +168,10 @@ async fn answers_to_others_are_ignored() {
     in_all_cells(false, async |_, mut server, running, _, _| {
         let id = server.request()["id"].as_u64().expect("a number");
         for other in [json!(id + 1), json!(id.to_string()), json!(-1)] {
-            server.send(json!({ "jsonrpc": "2.0", "id": other, "result": "wrong" })).await;
+            server.send(json!({ "jsonrpc": "2.0", "id": other, "result": { "wrong": 1 } })).await;
         }
-        server.answer(json!("right")).await;
-        assert_eq!(running.end().await.expect("a reply"), "\"right\"");
+        server.answer(json!({ "right": 1 })).await;
+        assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#);
     })
     .await;
 }
@@ -541,8 +542,8 @@ async fn a_large_reply_to_a_client_of_the_other_era_is_whole() {
     let mut world = World::http(Era::Modern).await;
     let running = Running::start(&world, call(LEGACY));
     let text = "x".repeat(200_000);
-    world.post().await.answer(json!(text));
-    assert_eq!(running.end().await.expect("a reply").len(), 200_002);
+    world.post().await.answer(json!({ "x": text }));
+    assert_eq!(running.end().await.expect("a reply").len(), 200_008);
     world.finish().await;
 }
 
@@ -584,8 +585,8 @@ async fn calls_beyond_the_limit_wait_a_second_and_no_longer() {
     let sixth = Running::start(&world, call(LEGACY));
     peer.answer(&request, json!({})).await;
     let request = peer.read().await;
-    peer.answer(&request, json!("its turn")).await;
-    assert_eq!(sixth.end().await.expect("a reply"), "\"its turn\"");
+    peer.answer(&request, json!({ "its": "turn" })).await;
+    assert_eq!(sixth.end().await.expect("a reply"), r#"{"its":"turn"}"#);
     for running in first {
         running.0.abort();
     }
@@ -638,5 +639,44 @@ async fn a_call_that_is_dropped_before_any_response_closes_its_connection() {
     let mut request = world.post().await;
     running.0.abort();
     request.abandoned().await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_never_sent_is_not_cancelled_and_has_not_run() {
+    for over in [Over::Http, Over::Sse] {
+        let (mut world, _pair) = match over {
+            Over::Sse => {
+                let (world, pair) = pair().await;
+                (world, Some(pair))
+            }
+            _ => (World::http(Era::Legacy).await, None),
+        };
+        // Longer than a connection idles.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        world.dial.stalls.store(true, Ordering::Relaxed);
+        let given_up = Running::start(&world, call(LEGACY));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        given_up.0.abort();
+        let error = Running::start(&world, call(LEGACY)).end().await.expect_err("nothing was sent");
+        assert_eq!(error.to_string(), "not connected: there was no way to send it within 60s");
+        world.dial.stalls.store(false, Ordering::Relaxed);
+        assert!(world.is_quiet().await, "the server is told nothing");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_own_connection_takes_too_long_was_not_sent() {
+    let mut settings = Settings { sharing: Sharing::Client, ..settings(Over::Stdio) };
+    settings.timeouts.call = Duration::from_secs(5);
+    let (mut world, _main) = World::opened(settings, Era::Legacy).await;
+    let running = Running::start(&world, call(LEGACY));
+    let mut child = world.child().await;
+    assert_eq!(child.read().await["method"], "initialize");
+    let error = running.end().await.expect_err("nothing was sent");
+    assert_eq!(error.to_string(), "not connected: there was no way to send it within 5s");
+    assert_eq!(child.try_read().await, None, "its input ends");
+    child.exit("is done");
     world.finish().await;
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::mcp::call::{Call, Caller, Client};
+use crate::mcp::call::{Call, Caller, Client, Owner};
 use crate::mcp::kind::Topic;
 use crate::mcp::question::{Abilities, Answered};
 use crate::mcp::revision::{Era, Revision};
@@ -210,7 +210,7 @@ async fn the_sixty_fifth_set_of_capabilities_takes_the_place_of_the_longest_idle
     let mut world = World::http(Era::Legacy).await;
     let set = |number: usize| Caller {
         capabilities: format!(r#"{{"extensions":{{"x/{number}":{{}}}}}}"#).into(),
-        ..plain()
+        ..known(&number.to_string(), plain())
     };
     for number in 0..64 {
         let going = start(&world, set(number));
@@ -316,7 +316,7 @@ async fn each_client_has_a_child_that_ends_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_child_that_died_is_started_again_by_the_next_call() {
+async fn a_child_that_died_is_started_again_by_a_call_after_a_pause() {
     let (mut world, _main) = World::opened(per_client(Over::Stdio), Era::Legacy).await;
     let ann = known("ann", plain());
     let going = start(&world, ann.clone());
@@ -326,10 +326,83 @@ async fn a_child_that_died_is_started_again_by_the_next_call() {
     let error = end(going).await.expect_err("it may have run");
     assert!(matches!(error, Error::Broke(_)), "{error:?}");
     settle().await;
+    let error = end(start(&world, ann.clone())).await.expect_err("it rests");
+    assert!(matches!(&error, Error::Unavailable(why) if why.contains("crashed")), "{error:?}");
+    // Another client's lives.
+    let going = start(&world, known("bob", plain()));
+    let (mut bobs, _) = own_child(&mut world).await;
+    answered_by(&mut bobs, "bob's").await;
+    end(going).await.expect("a reply");
+    tokio::time::sleep(Duration::from_millis(250)).await;
     let going = start(&world, ann);
     let (mut child, _) = own_child(&mut world).await;
     answered_by(&mut child, "the next").await;
     assert_eq!(end(going).await.expect("a reply"), r#"{"by":"the next"}"#);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_started_is_tried_after_growing_pauses() {
+    let (mut world, _main) = World::opened(per_client(Over::Stdio), Era::Legacy).await;
+    for pause in [250, 500] {
+        let going = start(&world, known("ann", plain()));
+        let mut child = world.child().await;
+        assert_eq!(child.read().await["method"], "initialize");
+        child.exit("is broken");
+        let error = end(going).await.expect_err("it is broken");
+        assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+        // Neither for this client nor for another.
+        tokio::time::sleep(Duration::from_millis(pause - 10)).await;
+        for client in ["ann", "bob"] {
+            let again = end(start(&world, known(client, plain()))).await.expect_err("it rests");
+            assert_eq!(again.to_string(), error.to_string());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let going = start(&world, known("bob", plain()));
+    let (mut child, _) = own_child(&mut world).await;
+    answered_by(&mut child, "bob's").await;
+    end(going).await.expect("a reply");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_principal_cannot_take_the_places_of_all() {
+    let (mut world, _main) = World::opened(per_client(Over::Stdio), Era::Legacy).await;
+    let of = |owner: &str, clients: usize, number: usize| {
+        let caller = known(&format!("{owner}-{number}"), plain());
+        let owner = Owner { name: owner.into(), clients };
+        Caller { client: caller.client.clone().owned_by(owner), ..caller }
+    };
+    let mut children = Vec::new();
+    for number in 0..16 {
+        let going = start(&world, of("ann", 1, number));
+        let (mut child, _) = own_child(&mut world).await;
+        answered_by(&mut child, "ann's").await;
+        end(going).await.expect("a reply");
+        children.push(child);
+        settle().await;
+    }
+    // One more takes the place of her own that was idle for longest.
+    let going = start(&world, of("bob", 1, 0));
+    let (mut bobs, _) = own_child(&mut world).await;
+    answered_by(&mut bobs, "bob's").await;
+    end(going).await.expect("a reply");
+    let going = start(&world, of("ann", 1, 16));
+    let (mut child, _) = own_child(&mut world).await;
+    answered_by(&mut child, "ann's").await;
+    end(going).await.expect("a reply");
+    assert_eq!(children[0].try_read().await, None, "its input ends");
+    children[0].exit("is done");
+    let going = start(&world, of("bob", 1, 0));
+    answered_by(&mut bobs, "bob's").await;
+    end(going).await.expect("a reply");
+    // Who stands for several has as many times as much.
+    let going = start(&world, of("ann", 2, 17));
+    let (mut child, _) = own_child(&mut world).await;
+    answered_by(&mut child, "ann's").await;
+    end(going).await.expect("a reply");
+    assert!(world.is_quiet().await);
     world.finish().await;
 }
 

@@ -346,7 +346,7 @@ async fn an_unknown_revision_is_refused() {
     for (result, expected) in [
         (initialized("2027-01-01"), "unknown revision \"2027-01-01\""),
         (initialized("2026-07-28"), "unknown revision \"2026-07-28\""),
-        (Value::Null, "with something else"),
+        (Value::Null, "its result is no object"),
     ] {
         let mut settings = settings(Over::Stdio);
         settings.era = Some(Era::Legacy);

@@ -402,7 +402,7 @@ async fn answers_come_in_any_order_and_before_the_responses_to_their_requests() 
         posts.push(Pair::post(&mut world).await);
     }
     for (n, post) in posts.iter().enumerate().rev() {
-        pair.answer(&post.body, json!(n));
+        pair.answer(&post.body, json!({ "n": n }));
     }
     // Which call got which request is not said; each gets one answer.
     let mut replies = Vec::new();
@@ -410,7 +410,7 @@ async fn answers_come_in_any_order_and_before_the_responses_to_their_requests() 
         replies.push(running.end().await.expect("a reply"));
     }
     replies.sort();
-    assert_eq!(replies, ["0", "1", "2"]);
+    assert_eq!(replies, ["0", "1", "2"].map(|n| format!(r#"{{"n":{n}}}"#)));
     // The responses still come, so the connections can be used again.
     for post in posts {
         post.status(202);
@@ -436,11 +436,11 @@ async fn a_body_that_comes_with_the_acceptance_is_not_the_answer() {
         if status == 204 {
             post.status(204);
         } else {
-            post.json(status, json!({ "jsonrpc": "2.0", "id": id, "result": "no" }));
+            post.json(status, json!({ "jsonrpc": "2.0", "id": id, "result": { "no": 1 } }));
         }
         assert!(world.is_quiet().await);
-        pair.answer(&request, json!("yes"));
-        assert_eq!(running.end().await.expect("a reply"), "\"yes\"", "{status}");
+        pair.answer(&request, json!({ "yes": 1 }));
+        assert_eq!(running.end().await.expect("a reply"), r#"{"yes":1}"#, "{status}");
     }
     world.finish().await;
 }
@@ -580,7 +580,7 @@ async fn comments_and_events_of_other_kinds_mean_nothing() {
     let running = Running::start(&world, call(LEGACY));
     let request = pair.read(&mut world).await;
     let id = request["id"].as_u64().expect("a number");
-    let wrong = json!({ "jsonrpc": "2.0", "id": id, "result": "wrong" });
+    let wrong = json!({ "jsonrpc": "2.0", "id": id, "result": { "wrong": 1 } });
     for noise in [
         ": keep-alive\n\n".to_owned(),
         format!("event: ping\ndata: {wrong}\n\n"),
@@ -593,11 +593,11 @@ async fn comments_and_events_of_other_kinds_mean_nothing() {
         pair.events.raw(noise);
     }
     // Cut anywhere, with any line ends.
-    let right = json!({ "jsonrpc": "2.0", "id": id, "result": "right" });
+    let right = json!({ "jsonrpc": "2.0", "id": id, "result": { "right": 1 } });
     for byte in format!("event: message\r\ndata: {right}\r\n\r\n").bytes() {
         pair.events.raw(vec![byte]);
     }
-    assert_eq!(running.end().await.expect("a reply"), "\"right\"");
+    assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#);
     let running = Running::start(&world, call(LEGACY));
     let request = pair.read(&mut world).await;
     pair.answer(&request, json!({}));

@@ -552,7 +552,7 @@ async fn a_question_that_is_withdrawn_needs_no_answer() {
             "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "q"},
         });
         server.send(withdraw).await;
-        asks.overtaken().await;
+        assert!(asks.more().await.is_none());
         server.send(elicit("r")).await;
         let key = asks.questions()[0].key.clone();
         let asks = asked(asks.answer(vec![result(&key, "{}")], able(LEGACY)).await);
@@ -573,7 +573,7 @@ async fn a_server_may_reply_without_waiting_for_answers() {
         server.send(elicit("q")).await;
         let mut asks = running.asks().await;
         server.answer(json!({ "ok": 1 })).await;
-        asks.overtaken().await;
+        assert!(asks.more().await.is_none());
         let called = asks.answer(Vec::new(), able(LEGACY)).await.expect("a reply");
         assert_eq!(payload(called).await, r#"{"ok":1}"#, "{over:?}");
         if let Server::Http(..) = server {
@@ -594,7 +594,7 @@ async fn a_server_that_dies_while_its_question_is_open_ends_the_call() {
             Server::Http(events, _) => events.cut(),
             Server::Sse(pair, _) => pair.events.cut(),
         }
-        asks.overtaken().await;
+        assert!(asks.more().await.is_none());
         let key = asks.questions()[0].key.clone();
         let ended = asks.answer(vec![result(&key, "{}")], able(LEGACY)).await;
         assert!(matches!(ended, Err(Error::Broke(_))), "{over:?}: {ended:?}");

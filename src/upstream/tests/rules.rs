@@ -31,14 +31,14 @@ fn answer(id: &Value, wrong: u32) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_37a_an_answer_to_an_id_that_was_never_asked_is_dropped() {
+async fn f37a_an_answer_to_an_id_that_was_never_asked_is_dropped() {
     for other in [json!(4_711), json!(0), json!(-1), json!("x"), json!(1.5)] {
         is_dropped("F-37a", |_| Some(answer(&other, 1))).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_37b_the_first_of_two_answers_counts() {
+async fn f37b_the_first_of_two_answers_counts() {
     in_all_cells(false, async |world, mut server, running, _, era| {
         let id = server.request()["id"].clone();
         server.answer(right()).await;
@@ -50,7 +50,7 @@ async fn f_37b_the_first_of_two_answers_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_37c_an_error_to_nobody_ends_nobodys_call_where_all_share_a_stream() {
+async fn f37c_an_error_to_nobody_ends_nobodys_call_where_all_share_a_stream() {
     in_all_cells(false, async |_, mut server, running, _, era| {
         // On a call's own stream there is only one that it can be about.
         let is_shared = !matches!(server, Server::Http(..));
@@ -64,22 +64,39 @@ async fn f_37c_an_error_to_nobody_ends_nobodys_call_where_all_share_a_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_37d_an_id_of_another_type_is_another_id() {
+async fn f37d_an_id_of_another_type_is_another_id() {
     is_dropped("F-37d", |id| Some(answer(&json!(id.to_string()), 1))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_37e_an_array_is_no_answer_where_the_revision_has_none() {
+async fn f37e_an_array_is_no_answer_where_the_revision_has_none() {
     is_dropped("F-37e", |id| Some(json!([answer(id, 1)]))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_37f_a_message_that_is_none_is_dropped_and_the_call_goes_on() {
-    let wrong: [fn(&Value) -> Value; 7] = [
+async fn f37f_an_answer_that_is_none_ends_the_call_whose_id_it_bears() {
+    let wrong: [fn(&Value) -> Value; 4] = [
         |id| json!({ "jsonrpc": "2.0", "id": id, "result": {}, "error": {} }),
         |id| json!({ "jsonrpc": "2.0", "id": id }),
         |id| json!({ "jsonrpc": "1.0", "id": id, "result": {} }),
         |id| json!({ "jsonrpc": "2.0", "id": id, "error": "text" }),
+    ];
+    for wrong in wrong {
+        in_all_cells(false, async |world, mut server, running, _, era| {
+            let start = Instant::now();
+            server.send(wrong(&server.request()["id"])).await;
+            let ended = running.end().await;
+            assert!(matches!(ended, Err(Error::Protocol(_))), "{era}: {ended:?}");
+            assert!(start.elapsed() < Duration::from_millis(10), "{era}");
+            is_alive(world, server, era).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f37f_a_message_that_is_none_and_bears_no_id_is_dropped_and_the_call_goes_on() {
+    let wrong: [fn(&Value) -> Value; 3] = [
         |id| json!({ "jsonrpc": "2.0", "id": [id], "result": {} }),
         |id| json!({ "jsonrpc": "2.0", "id": id, "method": 7 }),
         |_| json!(7),
@@ -90,7 +107,7 @@ async fn f_37f_a_message_that_is_none_is_dropped_and_the_call_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_37g_an_answer_after_the_cancel_goes_nowhere() {
+async fn f37g_an_answer_after_the_cancel_goes_nowhere() {
     in_all_cells(false, async |world, mut server, running, _, era| {
         let id = server.request()["id"].clone();
         running.0.abort();
@@ -107,7 +124,7 @@ async fn f_37g_an_answer_after_the_cancel_goes_nowhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_37j_progress_that_is_nobodys_or_late_or_goes_back_is_dropped() {
+async fn f37j_progress_that_is_nobodys_or_late_or_goes_back_is_dropped() {
     in_all_cells(true, async |_, mut server, running, mut stream, era| {
         for (token, progress) in [("\"x\"", 1), ("4711", 2), ("null", 3), ("[1]", 4)] {
             let token: Value = serde_json::from_str(token).expect("JSON");
@@ -131,7 +148,7 @@ async fn f_37j_progress_that_is_nobodys_or_late_or_goes_back_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn f_37k_a_client_that_does_not_read_its_notes_holds_up_no_answer() {
+async fn f37k_a_client_that_does_not_read_its_notes_holds_up_no_answer() {
     in_all_cells(true, async |_, mut server, running, stream, era| {
         for progress in 1..=500 {
             server.progress(progress).await;

@@ -6,9 +6,10 @@ use hyper::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::mcp::call::Owner;
 use crate::mcp::dirty::{Dirty, SPACING};
 use crate::mcp::revision::Era;
-use crate::upstream::subscriptions::{LINGER, MAX_URIS, PATIENCE};
+use crate::upstream::subscriptions::{LINGER, MAX_URIS, PATIENCE, URIS_PER_CLIENT};
 use crate::upstream::testing::settings;
 use crate::upstream::testing::{Events, Exchange, Over, Peer, World, discovered, initialized};
 use crate::upstream::{Error, Subscribed, Subscription};
@@ -53,8 +54,19 @@ async fn modern_http() -> World {
 }
 
 fn join(world: &World, uri: &'static str, dirty: &Dirty) -> Joining {
+    join_as(world, ("all", 16), uri, dirty)
+}
+
+/// The same for one of an owner's clients, who stands for so many.
+fn join_as(
+    world: &World,
+    (name, clients): (&str, usize),
+    uri: &'static str,
+    dirty: &Dirty,
+) -> Joining {
     let (upstream, dirty) = (world.upstream.clone(), dirty.clone());
-    world.tasks.spawn(async move { upstream.subscribe(uri, &dirty).await })
+    let owner = Owner { name: name.into(), clients };
+    world.tasks.spawn(async move { upstream.subscribe(uri, &dirty, &owner).await })
 }
 
 async fn held(joining: Joining) -> Subscription {
@@ -514,6 +526,31 @@ async fn a_listen_that_the_server_ends_is_opened_again_after_a_pause() {
 }
 
 // === Both ===
+
+#[tokio::test(start_paused = true)]
+async fn one_principal_cannot_subscribe_to_all_that_an_upstream_may_be() {
+    let (world, mut peer) = stdio(Era::Legacy).await;
+    let dirty = Dirty::default();
+    let uri = |number: usize| &*format!("x:{number}").leak();
+    let mut all = Vec::new();
+    for number in 0..URIS_PER_CLIENT {
+        let joining = join_as(&world, ("ann", 1), uri(number), &dirty);
+        let request = peer.read().await;
+        peer.answer(&request, json!({})).await;
+        all.push(held(joining).await);
+    }
+    let full = join_as(&world, ("ann", 1), A, &dirty).await.expect("no panic");
+    assert!(matches!(full, Err(Error::Busy { .. })), "{full:?}");
+    // What is subscribed to already takes nothing more, and others have their own.
+    all.push(held(join_as(&world, ("ann", 1), uri(7), &dirty)).await);
+    let joining = join_as(&world, ("bob", 1), A, &dirty);
+    let request = peer.read().await;
+    peer.answer(&request, json!({})).await;
+    all.push(held(joining).await);
+    all.push(held(join_as(&world, ("ann", 1), A, &dirty)).await);
+    drop(all);
+    world.finish().await;
+}
 
 #[tokio::test(start_paused = true)]
 async fn an_upstream_has_a_bounded_number_of_subscriptions_and_those_that_linger_make_room() {

@@ -1,8 +1,9 @@
-//! Hearing of single resources, in both eras.
+//! Hearing of single resources and tasks, in both eras.
 
-use weir::json;
+use weir::json::{self, Object};
 use weir::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
 use weir::mcp::meta;
+use weir::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS};
 use weir::rpc::Id;
 
 use super::{Client, Ears, Reply, Source, object, string};
@@ -22,7 +23,7 @@ impl Client {
     /// Listens to these resources in its era's way. Returns which of them are honored.
     pub(crate) async fn follow(&self, uris: &[&str]) -> (Ears<'_>, Vec<String>) {
         if self.side.is_modern() {
-            return self.listen_to(uris).await;
+            return self.listen_to(RESOURCE_SUBSCRIPTIONS, uris).await;
         }
         let ears = self.listen().await;
         let mut honored = Vec::new();
@@ -39,10 +40,19 @@ impl Client {
         (ears, honored)
     }
 
-    async fn listen_to(&self, uris: &[&str]) -> (Ears<'_>, Vec<String>) {
-        let list: Vec<_> = uris.iter().map(|uri| string(json::quote(uri))).collect();
+    /// Listens for what becomes of these tasks in its era's way. Returns which of them are honored; who owns a
+    /// task of the legacy era is told without asking for it.
+    pub(crate) async fn follow_tasks(&self, handles: &[&str]) -> (Ears<'_>, Vec<String>) {
+        if self.side.is_modern() {
+            return self.listen_to(TASK_IDS, handles).await;
+        }
+        (self.listen().await, handles.iter().map(|handle| (*handle).to_owned()).collect())
+    }
+
+    async fn listen_to(&self, member: &str, names: &[&str]) -> (Ears<'_>, Vec<String>) {
+        let list: Vec<_> = names.iter().map(|name| string(json::quote(name))).collect();
         let list = list.join(",");
-        let params = format!(r#"{{"notifications":{{"{RESOURCE_SUBSCRIPTIONS}":[{list}]}}}}"#);
+        let params = format!(r#"{{"notifications":{{"{member}":[{list}]}}}}"#);
         let mut exchange = self.start("subscriptions/listen", &params);
         let acknowledged = object(&exchange.next().await.expect("an acknowledgment"));
         let method = acknowledged.get_string("method").expect("a method").into_owned();
@@ -50,8 +60,8 @@ impl Client {
         let honored =
             acknowledged.get_object("params").and_then(|it| it.get_object("notifications"));
         let honored = honored.expect("a filter");
-        assert!(honored.keys().all(|key| key == RESOURCE_SUBSCRIPTIONS), "{honored:?}");
-        let honored = honored.get_bytes(RESOURCE_SUBSCRIPTIONS);
+        assert!(honored.keys().all(|key| key == member), "{honored:?}");
+        let honored = honored.get_bytes(member);
         let honored = honored.map(|list| json::elements(&list).expect("an array"));
         let text = |raw| json::decode_string(&string(raw)).expect("a string").into_owned();
         let honored = honored.unwrap_or_default().into_iter().map(text).collect();
@@ -62,14 +72,26 @@ impl Client {
 impl Ears<'_> {
     /// The URI of the next resource that is told of.
     pub(crate) async fn next_update(&mut self) -> String {
+        let params = self.next_of(RESOURCE_UPDATED).await;
+        params.get_string("uri").expect("a URI").into_owned()
+    }
+
+    /// The next task that is told of.
+    pub(crate) async fn next_task(&mut self) -> Object {
+        let is_modern = self.id.is_some();
+        self.next_of(if is_modern { TOLD_TO_LISTENERS } else { TOLD_TO_OWNERS }).await
+    }
+
+    /// The parameters of the next message, which has this method and belongs to this listen.
+    async fn next_of(&mut self, method: &str) -> Object {
         let next = tokio::time::timeout(PATIENCE, self.next()).await;
         let message = object(&next.expect("an update in time").expect("the stream is open"));
-        assert_eq!(message.get_string("method").as_deref(), Some(RESOURCE_UPDATED));
+        assert_eq!(message.get_string("method").as_deref(), Some(method), "{message:?}");
         let params = message.get_object("params").expect("params");
         let meta = params.get_object("_meta");
         let subscription = meta.and_then(|meta| meta.get_bytes(meta::SUBSCRIPTION_ID));
         assert_eq!(subscription.as_ref(), self.id.as_ref().map(Id::as_bytes));
-        params.get_string("uri").expect("a URI").into_owned()
+        params
     }
 }
 

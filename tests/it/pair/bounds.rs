@@ -40,31 +40,35 @@ async fn a_client_has_eight_streams_and_listens_count_among_them() {
 
 #[tokio::test(start_paused = true)]
 async fn the_sessions_of_both_transports_are_counted_together() {
-    let world = start("").await;
+    let world = start(ROLES).await;
     let mut streamable = Vec::new();
-    for _ in 0..2 {
-        streamable.push(world.client(LEGACY_HTTP).await);
+    for _ in 0..26 {
+        streamable.push(world.client_as("bob", LEGACY_HTTP).await);
         pass(Duration::from_secs(1)).await;
     }
-    let client = plain(&world, None);
+    let client = plain(&world, Some("key-of-bob"));
     let http = client.http();
     let mut streams = Vec::new();
-    for _ in 0..31 {
+    for _ in 0..7 {
         streams.push(Stream::open(http).await);
     }
     assert_eq!(world.sessions(), 32, "the longest idle one has made room");
     let headers = streamable[0].http().headers("", "{}");
     let lost = streamable[0].http().post(LIST, &headers).whole().await;
     assert_eq!(lost.status, 404);
-    streams.push(Stream::open(http).await);
+    let mut in_use = Vec::new();
+    for client in &streamable[1..] {
+        in_use.push(client.listen().await);
+    }
     let refused = http.send(Method::GET, "/sse", "", &http.plain_headers()).whole().await;
-    assert_eq!((refused.status, refused.code()), (429, 4290), "a stream is never idle");
+    assert_eq!((refused.status, refused.code()), (429, 4290), "what is in use is never idle");
     drop(streams.pop());
     settle().await;
     assert_eq!(world.sessions(), 31);
-    streamable.push(world.client(LEGACY_HTTP).await);
-    assert_eq!(streamable[2].prompts().await.len(), 2);
-    drop((streams, streamable));
+    let one_more = world.client_as("bob", LEGACY_HTTP).await;
+    assert_eq!(one_more.prompts().await.len(), 2);
+    drop((in_use, streams));
+    drop((one_more, streamable));
     drop(client);
     world.close().await;
 }

@@ -63,6 +63,32 @@ async fn a_cancelled_call_takes_its_question_back_and_a_late_answer_is_ignored()
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_answer_goes_back_as_it_comes_and_may_lead_to_a_further_question() {
+    for side in LEGACY {
+        let (world, client, mut held) = held_call(LEGACY_HTTP, &with_pair(""), side).await;
+        let upstream = world.upstream("hub");
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q1", FORM), ("q2", ROOTS)]);
+        let first = talk.asked(2).await;
+        talk.answer(&[(&first[1].key, ROOTS.answer)]).await;
+        let (call, answers) = hear(upstream, &mut held, call, &["q2"], 0).await;
+        assert_eq!(answers, [ROOTS.answer], "{side}");
+        let call = put(upstream, call, &[("q3", SAMPLING)]);
+        let second = talk.asked(1).await;
+        assert_eq!(second[0].params, SAMPLING.params, "{side}");
+        talk.answer(&[(&second[0].key, SAMPLING.answer)]).await;
+        let (call, answers) = hear(upstream, &mut held, call, &["q3"], 1).await;
+        assert_eq!(answers, [SAMPLING.answer], "{side}");
+        talk.answer(&[(&first[0].key, FORM.answer)]).await;
+        let (call, answers) = hear(upstream, &mut held, Some(call), &["q1"], 2).await;
+        assert_eq!(answers, [FORM.answer], "{side}");
+        talk.end(call, upstream).await;
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_the_first_answer_to_a_question_counts() {
     each(async |world, side, _| {
         let client = world.client_declaring(side, ALL).await;

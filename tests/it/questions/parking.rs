@@ -42,7 +42,7 @@ async fn come_back(client: &Client, state: &str, answers: &[(&str, &str)]) -> Re
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_state_is_good_once_for_its_principal_and_its_request() {
+async fn n55_a_state_is_good_once_for_its_principal_and_its_request() {
     for side in MODERN {
         let world = World::start(hub(LEGACY_HTTP), ROLES).await;
         let ann = world.client_as_declaring("ann", side, ALL).await;
@@ -86,7 +86,7 @@ async fn a_state_is_good_once_for_its_principal_and_its_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_that_come_back_at_once_one_goes_on() {
+async fn n55_of_two_that_come_back_at_once_one_goes_on() {
     for side in MODERN {
         let (world, client, mut held) = held_call(LEGACY_HTTP, "", side).await;
         let upstream = world.upstream("hub");
@@ -158,7 +158,7 @@ async fn what_is_missing_is_asked_again_and_what_was_given_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_is_refused_and_spoils_nothing() {
+async fn n55_what_cannot_be_read_is_refused_and_spoils_nothing() {
     for side in MODERN {
         let (world, client, mut held) = held_call(LEGACY_HTTP, "", side).await;
         let upstream = world.upstream("hub");
@@ -334,5 +334,47 @@ async fn a_modern_client_that_cannot_sample_hears_what_it_would_have_to_declare(
     let reply = client.complete("hub__a").await;
     assert!(reply.outcome.is_ok(), "{reply:?} {}", named("x"));
     drop(client);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_declared_is_never_sent_however_large_the_reply() {
+    let (world, client, mut held) = held_call(MODERN_HTTP, "", MODERN_HTTP).await;
+    let modest = world.client_declaring(MODERN_HTTP, FORM.takes).await;
+    let large = "x".repeat(512 * 1024);
+    let question = format!(
+        r#"{{"method":"sampling/createMessage","params":{{"messages":[],"maxTokens":1,"x":"{large}"}}}}"#
+    );
+    let result = format!(
+        r#"{{"resultType":"input_required","inputRequests":{{"q":{question}}},"requestState":"s"}}"#
+    );
+    let call = |client| Talk::start(client, CALL);
+    // Who declared it hears it, byte for byte.
+    let talk = call(&client);
+    held.next().await.result(&result);
+    assert_eq!(talk.reply().await.result(), result);
+    let talk = call(&modest);
+    held.next().await.result(&result);
+    let reply = talk.reply().await;
+    assert_eq!((reply.status, reply.code()), (400, -32021));
+
+    // Behind a beginning that has gone out already there is no telling any more.
+    let mut talk = call(&modest);
+    let asked = held.next().await;
+    let begun = format!(r#"{{"_meta":{{"x":"{large}"}},"resultType":"input_required""#);
+    asked.piece(&format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{begun}"#));
+    let mut body = Vec::new();
+    while body.len() < large.len() / 2 {
+        body.extend_from_slice(&talk.exchange.piece().await.expect("the beginning"));
+    }
+    asked.piece(&format!(r#","inputRequests":{{"q":{question}}}}}}}"#));
+    drop(asked);
+    while let Some(piece) = talk.exchange.piece().await {
+        body.extend_from_slice(&piece);
+    }
+    let text = String::from_utf8(body).expect("UTF-8");
+    assert!(!text.contains("sampling/createMessage"), "it broke off");
+    drop(talk);
+    drop((client, modest));
     world.close().await;
 }

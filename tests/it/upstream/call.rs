@@ -101,6 +101,11 @@ impl Call {
         self.sink.send(Out::Last(text.replace("{id}", &self.id.to_string()).into()));
     }
 
+    /// Sends this text before the answer; `{id}` in it stands for the request's id.
+    pub(crate) fn stray(&self, text: &str) {
+        self.sink.send(Out::Note(text.replace("{id}", &self.id.to_string()).into()));
+    }
+
     /// Asks something on the call's own stream.
     pub(crate) fn question(&self, text: &str) {
         if let Some(talk) = &self.talk {

@@ -1,7 +1,8 @@
-//! Resources that one can subscribe to, in both eras.
+//! Resources that one can subscribe to, and tasks that are told of, in both eras.
 
 use weir::json::{self, Object};
 use weir::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
+use weir::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS};
 use weir::rpc;
 
 use super::call::Out;
@@ -29,6 +30,38 @@ impl Upstream {
     /// Says that a resource has changed, to whom it may concern.
     pub(crate) fn update(&self, uri: &str) {
         self.update_part(uri, uri);
+    }
+
+    /// Says what has become of a task: to the listens that name it, or in the legacy era on every stream. Returns
+    /// how many that are.
+    pub(crate) fn tell_task(&self, own: &str, members: &str) -> usize {
+        let mut state = self.lock();
+        state.ears.retain(|ear| !ear.sink.is_closed());
+        let named = |ear: &&Ear| ear.listen.is_none() || ear.names(TASK_IDS).contains(&own.into());
+        let ears: Vec<_> = state.ears.iter().filter(named).collect();
+        for ear in &ears {
+            let mut params: Object =
+                Object::parse(format!(r#"{{"taskId":"{own}",{members}}}"#)).expect("an object");
+            let method = match &ear.listen {
+                Some((id, _)) => {
+                    params.set("_meta", subscription(id));
+                    TOLD_TO_LISTENERS
+                }
+                None => TOLD_TO_OWNERS,
+            };
+            ear.sink.send(Out::Note(rpc::write_notification(method, &params.to_bytes())));
+        }
+        ears.len()
+    }
+
+    /// Waits until this task would be told of on some stream.
+    pub(crate) async fn until_listened(&self, own: &str) {
+        let what = format!("somebody listens for {own}");
+        let heard = |state: &State| {
+            let mut open = state.ears.iter().filter(|ear| !ear.sink.is_closed());
+            open.any(|ear| ear.listen.is_none() || ear.names(TASK_IDS).contains(&own.into()))
+        };
+        self.until(&what, heard).await;
     }
 
     /// What is subscribed to, as often as it is.
@@ -73,10 +106,18 @@ impl Upstream {
 impl State {
     /// The resources whose changes an ear hears.
     fn resources_of(&self, ear: &Ear) -> Vec<String> {
-        let Some((_, filter)) = &ear.listen else {
-            return self.subscriptions.get(&ear.of).into_iter().flatten().cloned().collect();
-        };
-        let list = filter.get_bytes(RESOURCE_SUBSCRIPTIONS).unwrap_or_default();
+        match ear.listen {
+            None => self.subscriptions.get(&ear.of).into_iter().flatten().cloned().collect(),
+            Some(_) => ear.names(RESOURCE_SUBSCRIPTIONS),
+        }
+    }
+}
+
+impl Ear {
+    /// What a listen's filter names in this member.
+    fn names(&self, member: &str) -> Vec<String> {
+        let filter = self.listen.as_ref().map(|(_, filter)| filter);
+        let list = filter.and_then(|filter| filter.get_bytes(member)).unwrap_or_default();
         let text = |raw: &bytes::Bytes| {
             let raw = std::str::from_utf8(raw).expect("UTF-8");
             json::decode_string(raw).expect("a string").into_owned()
