@@ -20,6 +20,7 @@ mod get;
 mod help;
 mod house;
 mod init;
+mod keys;
 mod list;
 mod log;
 mod moment;
@@ -104,6 +105,8 @@ enum Command {
     /// Prints or writes the entry that points an MCP client at Weir.
     #[command(after_help = help::CONNECT)]
     Connect(connect::Args),
+    /// Makes clients and keys, changes keys, and takes them away.
+    Keys(keys::Args),
 }
 
 /// Runs the command that the arguments name.
@@ -169,6 +172,7 @@ fn start(command: Command) -> Result<(), Failure> {
             Command::Pins(args) => stoppable(pins::run(args)).await,
             Command::Init(args) => init::run(&args),
             Command::Connect(args) => connect::run(&args),
+            Command::Keys(args) => keys::run(&args),
             Command::Completions(args) => completions::run(args).await,
             Command::Version(args) => version::run(args).await,
             Command::Schema(args) => schema::run(args).await,

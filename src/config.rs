@@ -18,6 +18,7 @@ mod guard;
 mod headers;
 mod include;
 mod ledger;
+mod limits;
 mod report;
 mod schema;
 mod secret_command;
@@ -31,11 +32,13 @@ mod variables;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
 
 pub use crate::guard::Rules;
 pub use crate::pins::Mode;
+use crate::policy::limits::Limit;
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
@@ -46,6 +49,7 @@ pub use schema::{page, schema};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
 pub use tuning::{EraChoice, SharingChoice};
 pub use upstreams::{Outline, RenameKind, Source, Upstream};
+pub(crate) use value::{is_plain_name, moment_of as moment};
 pub use variables::Environment;
 
 use access::LOCAL_ROLE;
@@ -80,6 +84,8 @@ pub struct Config {
     pub roles: BTreeMap<String, Role>,
     /// Who may enter with a key, in the order of the file.
     pub clients: Vec<Client>,
+    /// How often something may be done, in the order of the file.
+    pub limits: Vec<Limit>,
     /// What is logged, and how.
     pub log: Log,
     /// What is probably not meant, but does not stop the program.
@@ -107,6 +113,9 @@ pub struct Options {
     /// The upstreams that are used, by name; all that are enabled, unless it is said. One that is not used
     /// is checked, and costs nothing: its secrets are not fetched, and its variables need not be set.
     pub only: Option<Vec<String>>,
+    /// The time, for whoever looks after the file: then what may have been forgotten is told as well, which is keys
+    /// that have expired or soon will, and roles that nobody has.
+    pub now: Option<SystemTime>,
     /// Fired by whoever waits for the configuration no longer: commands that give secrets end.
     pub stop: CancellationToken,
 }
@@ -130,10 +139,20 @@ impl Config {
         Self::judge(&open(path)?, options, false, true).map(|config| config.warnings)
     }
 
+    /// Reads what a file says of everything but its upstreams, of which it uses none.
+    pub fn without_upstreams(path: &Path, options: &Options) -> Result<Self, Report> {
+        let options = Options { only: Some(Vec::new()), ..options.clone() };
+        Self::judge(&open(path)?, &options, false, false)
+    }
+
+    /// Names the files that a configuration is made of, the main one first, in the order in which they are read.
+    pub fn files(path: &Path, options: &Options) -> Result<Vec<PathBuf>, Report> {
+        document::files(&open(path)?, &options.environment)
+    }
+
     /// Tells what a client of a file meets. Uses none of the upstreams.
     pub fn entrance(path: &Path, options: &Options) -> Result<Entrance, Report> {
-        let options = Options { only: Some(Vec::new()), ..options.clone() };
-        let config = Self::judge(&open(path)?, &options, false, false)?;
+        let config = Self::without_upstreams(path, options)?;
         let has_clients = !config.clients.is_empty();
         Ok(Entrance { server: config.server, auth: config.auth, has_clients })
     }
@@ -160,9 +179,13 @@ impl Config {
         });
         let upstreams = upstreams::read(root, surroundings, (&guard, &lock_file));
         let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
-        let (roles, clients) = access::roles_and_clients(root, &server, &upstreams.names);
+        let (roles, clients) = access::roles_and_clients(root, &server, &upstreams.names, options);
         let auth =
             root.table("auth", |t| access::auth(t, &server, &roles, clients.is_empty(), options));
+        if options.now.is_some() {
+            access::warn_of_idle_roles(root, &roles, &clients, &auth);
+        }
+        let limits = limits::limits(root, &upstreams.names);
         let log = root.table("log", sections::log);
         Self {
             server,
@@ -176,6 +199,7 @@ impl Config {
             auth,
             roles,
             clients,
+            limits,
             log,
             warnings: Vec::new(),
         }
@@ -200,7 +224,7 @@ fn open(path: &Path) -> Result<File, Report> {
 
 fn file(path: &Path, text: String) -> File {
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    File { name: path.display().to_string(), folder, text }
+    File { name: path.display().to_string(), path: path.to_owned(), folder, text }
 }
 
 impl Default for Config {
@@ -217,6 +241,7 @@ impl Default for Config {
             auth: Auth::default(),
             roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
             clients: Vec::new(),
+            limits: Vec::new(),
             log: Log::default(),
             warnings: Vec::new(),
         }

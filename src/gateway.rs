@@ -6,6 +6,7 @@
 //!
 //! Knows nothing of: protocol eras, transports, JSON-RPC codes.
 
+mod admission;
 mod asked;
 pub mod fault;
 mod first_list;
@@ -36,6 +37,7 @@ use crate::mcp::older::Form;
 use crate::mcp::revision::Revision;
 use crate::mcp::task::restore_related;
 use crate::pins::Pins;
+use crate::policy::limits::Permit;
 use crate::policy::role::Role;
 use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
 use crate::upstream::{self, Upstream};
@@ -84,6 +86,8 @@ pub struct Guest {
     view: watch::Receiver<Arc<View>>,
     /// Whether its role hides nothing and it showed no credentials.
     public: bool,
+    /// Whether limits are for it.
+    is_limited: bool,
 }
 
 /// A page of a merged list, in no dialect.
@@ -157,7 +161,7 @@ impl Gateway {
     pub fn enter_as_operator(self: &Arc<Self>) -> Guest {
         // No role of the configuration can have this name.
         let principal = Principal { name: "operator".into(), role: "*".into() };
-        self.with_role(principal, Role::everything().into(), true)
+        Guest { is_limited: false, ..self.with_role(principal, Role::everything().into(), true) }
     }
 
     fn guest(self: &Arc<Self>, principal: Principal, anonymous: bool) -> Guest {
@@ -174,7 +178,7 @@ impl Gateway {
         let public = anonymous && *role == Role::everything();
         let filter: Arc<dyn Filter> = Arc::new(ByRole(role));
         let view = self.catalog.view(&principal.role, &filter);
-        Guest { gateway: Arc::clone(self), principal, from: None, view, public }
+        Guest { gateway: Arc::clone(self), principal, from: None, view, public, is_limited: true }
     }
 
     /// The upstreams, in no order.
@@ -256,7 +260,13 @@ impl Guest {
     }
 
     /// Answers a list from memory.
-    pub async fn list(&self, kind: Kind, cursor: Option<&str>, form: Form) -> Result<Page, Fault> {
+    pub async fn list(
+        &self,
+        _: &Permit,
+        kind: Kind,
+        cursor: Option<&str>,
+        form: Form,
+    ) -> Result<Page, Fault> {
         let unreadable = |_| Fault::Request("Invalid cursor".to_owned());
         let after = cursor.map(|text| Cursor::parse(text, kind)).transpose().map_err(unreadable)?;
         self.settle().await;
@@ -282,7 +292,7 @@ impl Guest {
     }
 
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
-    pub async fn ask(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
+    pub async fn ask(&self, _: &Permit, ask: Ask, caller: Caller) -> Result<Went, Fault> {
         if ask.method.is_about_a_task() {
             return self.ask_about_task(ask, caller).await;
         }
@@ -328,10 +338,20 @@ impl Guest {
     }
 
     fn resolve(&self, ask: &Ask, revision: Revision) -> Option<Arc<Target>> {
+        self.resolve_as(ask.method, ask.kind, &ask.key, revision)
+    }
+
+    fn resolve_as(
+        &self,
+        method: Method,
+        kind: Kind,
+        key: &str,
+        revision: Revision,
+    ) -> Option<Arc<Target>> {
         let view = self.view.borrow();
-        let target = match ask.method {
-            Method::ReadResource => view.resolve_uri(&ask.key),
-            _ => view.resolve(ask.kind, &ask.key),
+        let target = match method {
+            Method::ReadResource => view.resolve_uri(key),
+            _ => view.resolve(kind, key),
         };
         target.filter(|target| target.is_for(Form::of(revision)))
     }

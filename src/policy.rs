@@ -1,25 +1,26 @@
-//! Who you are, and what you may use.
+//! Who you are, what you may use, and how often.
 //!
 //! A client shows [`Credentials`]; [`Policy::enter`] answers with a [`Principal`] or a [`Refusal`]. A
 //! principal has one role, and a role is a set of patterns per kind. Denying wins, and what nothing
 //! allows is denied.
 //!
 //! Promise: keys are compared by their SHA-256 and in constant time; no key is stored or printed.
-//! Knows nothing of: the catalog, transports, and how often something may be done (there is room for
-//! limits beside the roles).
+//! Knows nothing of: the catalog, and transports.
 
 pub mod certificates;
 pub mod keys;
+pub mod limits;
 pub mod role;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 pub use certificates::Certificate;
 use certificates::{Certificates, Holder};
 use keys::{Key, Keys};
+use limits::{Limit, Limits};
 use role::Role;
 
 /// What a client shows at the door.
@@ -64,6 +65,12 @@ pub enum Refusal {
     /// The client's key has expired.
     #[error("expired key")]
     Expired,
+    /// Unknown credentials, and too many such attempts from this address.
+    #[error("too many unknown keys from this address")]
+    TooMany {
+        /// When an attempt is looked at again.
+        retry_after: Duration,
+    },
 }
 
 /// What the policy is made of.
@@ -77,6 +84,8 @@ pub struct Settings {
     pub keys: Vec<Key>,
     /// The clients' certificates.
     pub certificates: Vec<Holder>,
+    /// How often something may be done.
+    pub limits: Vec<Limit>,
 }
 
 /// The door and the rules.
@@ -86,6 +95,7 @@ pub struct Policy {
     roles: HashMap<Arc<str>, Arc<Role>>,
     keys: Keys,
     certificates: Certificates,
+    limits: Limits,
 }
 
 /// The name of whoever shows no credentials.
@@ -95,6 +105,16 @@ const ANONYMOUS: &str = "anonymous";
 pub const ANONYMOUS_CLIENTS: usize = 16;
 
 impl Principal {
+    /// The client that somebody uses.
+    pub fn client(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Who uses it.
+    pub fn user(&self) -> &Arc<str> {
+        &self.name
+    }
+
     /// Whether this may be many clients at once: all that show no credentials.
     pub fn is_anonymous(&self) -> bool {
         *self.name == *ANONYMOUS
@@ -117,6 +137,7 @@ impl Policy {
             roles: roles.map(|(name, role)| (name.into(), Arc::new(role))).collect(),
             keys: Keys::new(settings.keys),
             certificates: Certificates::new(settings.certificates),
+            limits: Limits::new(settings.limits),
         }
     }
 
@@ -125,10 +146,18 @@ impl Policy {
     /// Wrong credentials are refused even where none are needed: a client with a mistyped key should
     /// hear of it and not wonder at what it can see.
     pub async fn enter(&self, arrival: Arrival<'_>, now: SystemTime) -> Result<Principal, Refusal> {
-        match arrival.credentials {
+        let entered = match arrival.credentials {
             Credentials::None => self.anonymous.clone().ok_or(Refusal::Missing),
             Credentials::Bearer(key) => self.keys.find(key, now),
             Credentials::Certificate(certificate) => self.certificates.find(certificate, now),
+        };
+        match entered {
+            // Behind a proxy all clients have one address: whoever shows good credentials is let in even so.
+            Err(Refusal::Unknown) => Err(match self.limits.count_failed_login(arrival.from) {
+                Some(retry_after) => Refusal::TooMany { retry_after },
+                None => Refusal::Unknown,
+            }),
+            entered => entered,
         }
     }
 
@@ -138,6 +167,11 @@ impl Policy {
         let anonymous = anonymous.cloned();
         let by_key = || self.keys.principal(name);
         anonymous.or_else(by_key).or_else(|| self.certificates.principal(name))
+    }
+
+    /// How often something may be done.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// What a principal may use.

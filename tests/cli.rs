@@ -6,6 +6,8 @@ mod calling;
 mod checking;
 #[path = "cli/failing.rs"]
 mod failing;
+#[path = "cli/keys.rs"]
+mod keys;
 #[path = "cli/pins.rs"]
 mod pins;
 #[path = "cli/reading.rs"]

@@ -52,6 +52,7 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
         roles: roles.collect(),
         keys: config.clients.iter().map(key).collect(),
         certificates: config.clients.iter().map(holder).collect(),
+        limits: config.limits.clone(),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::mcp::code;
 use crate::mcp::note::{Note, NoteStream, Notes};
 use crate::mcp::question::{Abilities, INPUT_REQUESTS, Question, Subject};
 use crate::mcp::revision::Revision;
+use crate::policy::limits::Permit;
 use crate::upstream;
 
 /// The largest result that is read.
@@ -62,7 +63,7 @@ pub(super) async fn ask(house: &House, method: Method, params: Object) -> Result
     let progress = RefCell::new(String::new());
     let caller = Caller { notes, ..Caller::plain(Revision::NEWEST) };
     let collect = async {
-        let went = house.guest().ask(ask, caller).await;
+        let went = house.guest().ask(&Permit::unlimited(), ask, caller).await;
         let reply = match went.map_err(|fault| failure(house, &key, fault))? {
             Went::Replied(reply) => reply,
             Went::Asks(asked) => return Err(question(&key, asked.questions().first())),
@@ -121,7 +122,7 @@ fn failure(house: &House, key: &str, fault: Fault) -> Failure {
         )),
         Fault::Request(text) => Failure::Usage(text),
         Fault::NoSuchTask => Failure::Usage("there is no such task".to_owned()),
-        Fault::TooBusy { .. } | Fault::TooManyWaiting => {
+        Fault::TooBusy { .. } | Fault::TooMany { .. } | Fault::TooManyWaiting => {
             Failure::Unreachable("too busy".to_owned())
         }
     }

@@ -1,6 +1,7 @@
 //! `weir check`: the configuration, then each upstream started, listed and reported.
 
 use std::io::Write;
+use std::time::SystemTime;
 
 use super::content::plain;
 use super::failure::{Failure, problems};
@@ -8,9 +9,10 @@ use super::house::{ConfigArgs, House, options};
 use super::needed::Wanted;
 use super::{log, output};
 use crate::catalog::{Problems, View};
-use crate::config;
+use crate::config::{self, Config, Options};
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
+use crate::mcp::pattern::Pattern;
 use crate::upstream::{Status, Upstream};
 
 /// What `weir check` takes.
@@ -45,13 +47,19 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     if args.offline {
         return offline(&args).await;
     }
-    let house = House::open(&args.config, args.json, None, Wanted::Of(&[])).await?;
+    // Nobody else can come in, so whoever may listen on the network does not matter here.
+    let options = told_of_keys(options(true));
+    let house = House::open(&args.config, args.json, None, Wanted::Of(&[]), options).await?;
     let rows = rows(&house);
+    let idle = idle_patterns(house.config(), &house.everything().view());
     let warnings = problems(&house.config().warnings);
     let printed = output::print(|out| match args.json {
-        true => write_json(out, &rows, &warnings),
+        true => write_json(out, &rows, &with_idle(&warnings, &idle)),
         false => write_table(out, &rows),
     });
+    if !args.json {
+        idle.iter().for_each(|it| output::tell(&format!("warning: {}: {}", it.key, it.what)));
+    }
     house.close().await;
     printed?;
     let down: Vec<_> =
@@ -69,7 +77,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
 
 /// Checks the configuration alone.
 async fn offline(args: &Args) -> Result<(), Failure> {
-    let warnings = args.config.check(&options(args.allow_anonymous_network)).await?;
+    let options = told_of_keys(options(args.allow_anonymous_network));
+    let warnings = args.config.check(&options).await?;
     if args.json {
         let warnings = problems(&warnings);
         return output::print(|out| writeln!(out, "{{\"warnings\":{warnings}}}"));
@@ -77,6 +86,95 @@ async fn offline(args: &Args) -> Result<(), Failure> {
     warnings.iter().for_each(|warning| output::tell(&warning.draw(true)));
     output::tell("the configuration is good");
     Ok(())
+}
+
+/// Options with which keys that expire soon are told of.
+fn told_of_keys(options: Options) -> Options {
+    Options { now: Some(SystemTime::now()), ..options }
+}
+
+/// A pattern of a role that matches nothing that is listed.
+struct IdlePattern {
+    key: String,
+    what: String,
+}
+
+/// Patterns that match nothing of what their upstreams list. Of resources not all are listed, so there only those
+/// are told whose upstreams list none.
+fn idle_patterns(config: &Config, everything: &View) -> Vec<IdlePattern> {
+    let kinds: [(&str, &[Kind]); 3] = [
+        ("prompts", &[Kind::Prompt]),
+        ("tools", &[Kind::Tool]),
+        ("resources", &[Kind::Resource, Kind::Template]),
+    ];
+    let mut idle = Vec::new();
+    for (role, rules) in &config.roles {
+        let table = match role.strip_prefix("client:") {
+            Some(client) => format!("clients.{client}"),
+            None => format!("roles.{role}"),
+        };
+        let rules = [&rules.prompts, &rules.tools, &rules.resources];
+        for ((name, kinds), rules) in kinds.into_iter().zip(rules) {
+            for (list, patterns) in [("allow", &rules.allow), ("deny", &rules.deny)] {
+                // All of an upstream, or of all, is meant for what is yet to come, too.
+                let patterns = patterns.iter().filter(|pattern| {
+                    *pattern != "*" && pattern.split_once('/').is_none_or(|(_, own)| own != "*")
+                });
+                let unmatched = patterns.filter(|text| is_idle(text, kinds, config, everything));
+                idle.extend(unmatched.map(|text| IdlePattern {
+                    key: format!("{table}.{name}.{list}"),
+                    what: format!("{} matches none of the {name} that are listed", plain(text)),
+                }));
+            }
+        }
+    }
+    idle
+}
+
+fn is_idle(text: &str, kinds: &[Kind], config: &Config, everything: &View) -> bool {
+    let pattern = Pattern::new(text);
+    // What is not there now may have it: nothing is told of what nobody has read.
+    let upstreams = config.outlines.iter().map(|outline| outline.name.as_str());
+    let mut meant = upstreams.filter(|name| may_begin(text, name)).peekable();
+    let is_read = |name: &str| {
+        let missing = |kind: &Kind| everything.missing(*kind).iter().any(|it| it.as_str() == name);
+        config.upstreams.iter().any(|it| it.name == name) && !kinds.iter().any(missing)
+    };
+    // One that does not exist is told elsewhere.
+    if meant.peek().is_none() || !meant.all(is_read) {
+        return false;
+    }
+    let mut listed = kinds.iter().flat_map(|kind| everything.targets(*kind));
+    let is_about_resources = kinds.contains(&Kind::Resource);
+    !listed.any(|target| match is_about_resources {
+        true => may_begin(text, target.upstream.as_str()),
+        false => pattern.matches(&format!("{}/{}", target.upstream, target.own)),
+    })
+}
+
+/// Whether a pattern can match an item of this upstream.
+fn may_begin(pattern: &str, upstream: &str) -> bool {
+    let upstream_part = pattern.split_once('/').map_or(pattern, |(upstream, _)| upstream);
+    match upstream_part.split_once('*') {
+        Some((head, _)) => upstream.starts_with(head) || head.starts_with(upstream),
+        None => upstream_part == upstream,
+    }
+}
+
+/// The warnings as a JSON array, with these.
+fn with_idle(warnings: &str, idle: &[IdlePattern]) -> String {
+    let idle = idle.iter().map(|IdlePattern { key, what }| {
+        let mut object = Object::new();
+        object.set("severity", "\"warning\"");
+        object.set("key", json::quote(key));
+        object.set("what", json::quote(what));
+        object.set("remedy", json::quote("correct the name, or remove the pattern"));
+        String::from_utf8_lossy(&object.to_bytes()).into_owned()
+    });
+    let inner = warnings.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let inner = inner.unwrap_or_default().to_owned();
+    let all = (!inner.is_empty()).then_some(inner).into_iter().chain(idle);
+    format!("[{}]", all.collect::<Vec<_>>().join(","))
 }
 
 fn rows(house: &House) -> Vec<Row> {

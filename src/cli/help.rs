@@ -67,6 +67,26 @@ Examples:
   weir connect vscode --scope project --write
   weir connect codex --http --key-env WEIR_KEY";
 
+pub(super) const KEYS_ADD: &str = "\
+Examples:
+  weir keys add alice-laptop --role developer --expires 90d
+  weir keys add ci --role reader --json | jq -r .key | gh secret set WEIR_KEY
+  weir keys add bob --role developer --dry-run       # the lines, for somebody else's configuration";
+
+pub(super) const KEYS_LIST: &str = "\
+Examples:
+  weir keys list
+  weir keys list --json | jq -r '.clients[] | select(.expired) | .name'";
+
+pub(super) const KEYS_ROTATE: &str = "\
+Examples:
+  weir keys rotate alice-laptop --expires 90d        # a second key: both are good
+  weir keys rotate alice-laptop --finish             # the first is good no more";
+
+pub(super) const KEYS_REVOKE: &str = "\
+Examples:
+  weir keys revoke alice-laptop";
+
 pub(super) const COMPLETE: &str = "\
 Examples:
   weir complete prompt notes__summarize-notes style=b

@@ -169,7 +169,8 @@ impl House {
         work: impl AsyncFnOnce(&Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         super::log::start_quietly();
-        let house = Self::open(&args.config, args.json, args.client.as_deref(), wanted).await?;
+        let (client, options) = (args.client.as_deref(), options(true));
+        let house = Self::open(&args.config, args.json, client, wanted, options).await?;
         let done = work(&house).await;
         house.close().await;
         done
@@ -182,8 +183,9 @@ impl House {
         json: bool,
         client: Option<&str>,
         wanted: Wanted<'_>,
+        options: Options,
     ) -> Result<Self, Failure> {
-        Self::open_as(args, json, client, wanted, |_| {}).await
+        Self::open_as(args, json, client, wanted, options, |_| {}).await
     }
 
     /// The same, of a configuration that is changed before it is used.
@@ -192,13 +194,13 @@ impl House {
         json: bool,
         client: Option<&str>,
         wanted: Wanted<'_>,
+        options: Options,
         change: impl FnOnce(&mut Config),
     ) -> Result<Self, Failure> {
-        // Nobody else can come in, so whoever may listen on the network does not matter here.
         let found = args.find().await?;
         // Where not all are needed, what the file says decides; only then are secrets fetched.
         let only = (!wanted.is_all()).then(Vec::new);
-        let mut options = Options { only, ..options(true) };
+        let mut options = Options { only, ..options };
         let mut config = found.read(&options).await?;
         if let Some(client) = client {
             is_welcome(&config, client)?;

@@ -12,6 +12,7 @@ use super::output;
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::older::Form;
+use crate::policy::limits::Permit;
 
 /// What `weir list` takes.
 #[derive(Debug, clap::Args)]
@@ -68,7 +69,8 @@ async fn list(house: &House, kind: Kind) -> Result<Vec<Object>, Failure> {
     let mut items = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
-        let page = house.guest().list(kind, cursor.as_deref(), Form::Newest).await;
+        let page =
+            house.guest().list(&Permit::unlimited(), kind, cursor.as_deref(), Form::Newest).await;
         let page = page.map_err(|fault| Failure::Answered(fault.to_string()))?;
         let array = [b"[", page.items.as_ref(), b"]"].concat().into();
         let elements = json::elements(&array).unwrap_or_default();

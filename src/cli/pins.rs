@@ -57,7 +57,9 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let review = |config: &mut crate::config::Config| {
         config.upstreams.iter_mut().for_each(|upstream| upstream.pinning = Mode::Review);
     };
-    let house = House::open_as(&args.config, args.json, None, wanted, review).await?;
+    // Nobody else can come in, so whoever may listen on the network does not matter here.
+    let options = options(true);
+    let house = House::open_as(&args.config, args.json, None, wanted, options, review).await?;
     let done = compare(&args, &meant, &house);
     house.close().await;
     done

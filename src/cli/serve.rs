@@ -10,7 +10,7 @@ use super::house::{ConfigArgs, Loaded, options};
 use super::output;
 use super::signals::Signals;
 use crate::app::App;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::downstream::http::{self, tls::Tls};
 use crate::upstream::host::Host;
 
@@ -26,7 +26,8 @@ pub(super) struct Args {
 
 /// Serves until a signal says stop, then lets what is under way end.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let options = options(args.allow_anonymous_network);
+    let now = Some(std::time::SystemTime::now());
+    let options = config::Options { now, ..options(args.allow_anonymous_network) };
     let mut signals = Signals::new()?;
     let Loaded { config, demo } = signals.end(args.config.load(&options)).await?;
     super::log::start(&config.log, &config.warnings);

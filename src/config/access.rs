@@ -3,7 +3,7 @@
 //! A client with rules of its own gets a role of its own, so that further in the house there are only roles.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::file::{Parsed, Table, Value};
 use super::report::{Complaint, did_you_mean};
@@ -103,6 +103,7 @@ pub(super) fn roles_and_clients(
     root: &Table<'_>,
     server: &Server,
     upstreams: &[String],
+    options: &Options,
 ) -> (Roles, Vec<Client>) {
     let certificates_are_shown = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
     let written = root.tables("roles", |name, t| {
@@ -131,6 +132,7 @@ pub(super) fn roles_and_clients(
                 );
             }
         }
+        warn_of_end(name, t, client.expires, options);
         for certificate in &client.certificates {
             if let Some(owner) = certificates.insert(certificate.clone(), name.to_string()) {
                 let what = format!("this belongs to [clients.{owner}] already");
@@ -151,6 +153,38 @@ pub(super) fn roles_and_clients(
     (roles, clients.into_iter().map(|(client, _)| client).collect())
 }
 
+/// Tells of keys that have expired or soon will.
+fn warn_of_end(name: &str, t: &Table<'_>, expires: Option<SystemTime>, options: &Options) {
+    let (Some(expires), Some(now)) = (expires, options.now) else { return };
+    let left = expires.duration_since(now).unwrap_or_default();
+    if left >= NOTICE {
+        return;
+    }
+    let what = match left.as_secs().div_ceil(86_400) {
+        0 => "the keys of this client have expired".to_owned(),
+        1 => "the keys of this client expire within a day".to_owned(),
+        days => format!("the keys of this client expire within {days} days"),
+    };
+    let remedy = format!(
+        "`weir keys rotate {name} --expires 90d` gives it another, `weir keys revoke {name}` removes it"
+    );
+    t.warn("expires", Complaint::new(what, remedy));
+}
+
+/// Tells of roles that nobody has. The role of the client of `weir stdio` is that of who comes without a key.
+pub(super) fn warn_of_idle_roles(root: &Table<'_>, roles: &Roles, clients: &[Client], auth: &Auth) {
+    // Where a client's role could not be read, nobody knows whose it is.
+    if !clients.iter().all(|client| roles.contains_key(&client.role)) {
+        return;
+    }
+    root.warn_of_names("roles", |role| {
+        let is_had = [LOCAL_ROLE, &auth.anonymous_role].contains(&role)
+            || clients.iter().any(|client| client.role == role);
+        let remedy = format!("`weir keys add NAME --role {role}` makes a client that has it");
+        (!is_had).then(|| Complaint::new("nobody has this role", remedy))
+    });
+}
+
 /// Reads the rules of a role, or of a client that has its own: what is not written allows nothing.
 fn rules(t: &Table<'_>, upstreams: &[String]) -> Role {
     let [prompts, tools, resources] = KINDS.map(|kind| {
@@ -166,7 +200,7 @@ fn rules(t: &Table<'_>, upstreams: &[String]) -> Role {
 }
 
 /// A pattern over all upstreams: `<upstream>/<original name>`.
-fn pattern(v: &Value<'_>) -> Parsed<String> {
+pub(super) fn pattern(v: &Value<'_>) -> Parsed<String> {
     let pattern = value::string(v)?;
     match pattern.split_once('/') {
         Some(("", rest)) => Err(Complaint::new(
@@ -193,21 +227,26 @@ fn pattern(v: &Value<'_>) -> Parsed<String> {
 
 /// The upstream may come later, or be gone for a while: so it is no error.
 fn warn_of_unknown_upstreams(t: &Table<'_>, key: &'static str, upstreams: &[String]) {
-    t.warn_each(key, |entry| {
-        let upstream = entry.get_ref().as_str().and_then(|pattern| pattern.split_once('/'));
-        let Some((upstream, _)) = upstream else { return Ok(()) };
-        if upstream.is_empty()
-            || upstream.contains('*')
-            || upstreams.iter().any(|known| known == upstream)
-        {
-            return Ok(());
-        }
-        let remedy =
-            did_you_mean(upstream, upstreams.iter().map(String::as_str)).unwrap_or_else(|| {
-                "patterns go by the name of the table, [upstreams.<name>]".to_owned()
-            });
-        Err(Complaint::new(format!("there is no upstream {upstream:?}"), remedy))
-    });
+    t.warn_each(key, |entry| names_known_upstream(entry, upstreams));
+}
+
+/// The same for a key with a single pattern.
+pub(super) fn warn_of_unknown_upstream(t: &Table<'_>, key: &'static str, upstreams: &[String]) {
+    t.warn_of(key, |entry| names_known_upstream(entry, upstreams));
+}
+
+fn names_known_upstream(entry: &Value<'_>, upstreams: &[String]) -> Parsed<()> {
+    let upstream = entry.get_ref().as_str().and_then(|pattern| pattern.split_once('/'));
+    let Some((upstream, _)) = upstream else { return Ok(()) };
+    if upstream.is_empty()
+        || upstream.contains('*')
+        || upstreams.iter().any(|known| known == upstream)
+    {
+        return Ok(());
+    }
+    let remedy = did_you_mean(upstream, upstreams.iter().map(String::as_str))
+        .unwrap_or_else(|| "patterns go by the name of the table, [upstreams.<name>]".to_owned());
+    Err(Complaint::new(format!("there is no upstream {upstream:?}"), remedy))
 }
 
 // === Reading clients ===
@@ -327,6 +366,9 @@ pub(super) const AUTH_MODES: [(&str, AuthMode); 3] = [
     ("required", AuthMode::Required),
     ("anonymous", AuthMode::Anonymous),
 ];
+
+/// How long ahead the end of a key is told.
+const NOTICE: Duration = Duration::from_secs(14 * 86_400);
 
 pub(super) const KINDS: [&str; 3] = ["prompts", "tools", "resources"];
 

@@ -5,6 +5,8 @@
 //!
 //! Knows nothing of: which keys exist and what they mean, but `include`.
 
+use std::path::PathBuf;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -50,6 +52,18 @@ pub(super) fn read<R>(
         true => Err(Report::new(problems)),
         false => Ok((result, problems)),
     }
+}
+
+/// Names the files of a configuration: the main one, then those that it includes.
+pub(super) fn files(main: &File, environment: &Environment) -> Result<Vec<PathBuf>, Report> {
+    let mut ledger = Ledger::default();
+    ledger.open(main);
+    let Some(mut root) = parse(main, 0, &ledger) else { return Err(ledger.report([main])) };
+    if let Some(value) = root.get_mut("include") {
+        expand(value, "include", &ledger, environment);
+    }
+    let included = include::read(main, &root, &ledger);
+    Ok(std::iter::once(main).chain(&included).map(|file| file.path.clone()).collect())
 }
 
 // === Parsing ===

@@ -88,10 +88,53 @@ impl<'a> Table<'a> {
         Some(self.entries(Severity::Error, key, entries, parse))
     }
 
+    /// Reads a list, or a single entry in its place.
+    pub(super) fn one_or_list<T>(
+        &self,
+        key: &'a str,
+        parse: impl Fn(&Value<'_>) -> Parsed<T>,
+    ) -> Option<Vec<T>> {
+        match self.written(key)?.get_ref() {
+            DeValue::Array(_) => self.list(key, parse),
+            // What cannot be read is told, and is no entry.
+            _ => Some(self.read(key, parse).into_iter().collect()),
+        }
+    }
+
+    /// Reads a list of tables; what is no table is reported and left out.
+    pub(super) fn rows<R>(&self, key: &'a str, mut read: impl FnMut(&Table<'a>) -> R) -> Vec<R> {
+        let Some(value) = self.written(key) else { return Vec::new() };
+        let Some(rows) = value.get_ref().as_array() else {
+            let remedy =
+                format!("write [[{}]] above each, with two brackets", join(&self.path, key));
+            self.object(key, wrong_type("a list of tables", value.get_ref(), remedy));
+            return Vec::new();
+        };
+        let read = |row: &'a Value<'a>| {
+            let Some(entries) = row.get_ref().as_table() else {
+                let remedy = format!("write [[{}]] and its keys below", join(&self.path, key));
+                let complaint = wrong_type("a table", row.get_ref(), remedy).at(row.span());
+                self.object(key, complaint);
+                return None;
+            };
+            Some(self.child(key, Some(row.span()), Some(entries)).walk(&mut read))
+        };
+        rows.iter().filter_map(read).collect()
+    }
+
     /// Looks at a list once more: what `parse` does not accept is probably not meant, but no error.
     pub(super) fn warn_each(&self, key: &'a str, parse: impl Fn(&Value<'_>) -> Parsed<()>) {
         if let Some(entries) = self.written(key).and_then(|value| value.get_ref().as_array()) {
             self.entries(Severity::Warning, key, entries, parse);
+        }
+    }
+
+    /// Looks at a value once more: what `parse` does not accept is probably not meant, but no error.
+    pub(super) fn warn_of(&self, key: &'a str, parse: impl Fn(&Value<'_>) -> Parsed<()>) {
+        let Some((_, value)) = self.entry(key) else { return };
+        if let Some(Err(complaint)) = self.ledger.judge(value, parse) {
+            let path = join(&self.path, key);
+            self.ledger.add(Severity::Warning, path, Some(value.span()), complaint);
         }
     }
 
@@ -213,6 +256,19 @@ impl<'a> Table<'a> {
     /// Reports an error about the table itself.
     pub(super) fn object_to_all(&self, complaint: Complaint) {
         self.ledger.add(Severity::Error, self.path.clone(), self.span.clone(), complaint);
+    }
+
+    /// Looks at the names of a table of tables once more: what is told of one is probably not meant.
+    pub(super) fn warn_of_names(&self, key: &'a str, judge: impl Fn(&str) -> Option<Complaint>) {
+        if !self.written(key).is_some_and(|value| value.get_ref().is_table()) {
+            return;
+        }
+        for (name, _) in self.sorted(key) {
+            if let Some(complaint) = judge(name.get_ref()) {
+                let path = join(&join(&self.path, key), name.get_ref());
+                self.ledger.add(Severity::Warning, path, Some(name.span()), complaint);
+            }
+        }
     }
 
     /// Reports something that is probably not meant, about a key.

@@ -51,7 +51,7 @@ pub(super) fn read(main: &File, root: &DeTable<'_>, ledger: &Ledger) -> Vec<File
                 }
                 Ok(text) => {
                     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-                    files.push(File { name, folder, text });
+                    files.push(File { name, path, folder, text });
                 }
                 Err(complaint) => complain(complaint),
             }

@@ -27,6 +27,8 @@ pub(super) type Parsed<T> = Result<T, Complaint>;
 pub(super) struct File {
     /// As it is named in problems.
     pub(super) name: String,
+    /// Where it is.
+    pub(super) path: PathBuf,
     /// Where its relative paths start.
     pub(super) folder: PathBuf,
     pub(super) text: String,

@@ -6,6 +6,7 @@
 mod example;
 mod files;
 mod leaks;
+mod limits;
 mod mistakes;
 mod schema;
 mod secrets;

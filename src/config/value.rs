@@ -274,7 +274,7 @@ pub(super) fn is_upstream_name(name: &str) -> bool {
 }
 
 /// The name of a role, of a client, or the new name of an item.
-pub(super) fn is_plain_name(name: &str) -> bool {
+pub(crate) fn is_plain_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
 }
@@ -336,11 +336,12 @@ pub(super) fn moment(value: &Value<'_>) -> Parsed<SystemTime> {
     let DeValue::Datetime(datetime) = value.get_ref() else {
         return Err(wrong_type("a date and time", value.get_ref(), remedy));
     };
-    to_system_time(datetime)
+    moment_of(datetime)
         .ok_or_else(|| Complaint::new("a moment needs date, time and offset", remedy))
 }
 
-fn to_system_time(datetime: &Datetime) -> Option<SystemTime> {
+/// The moment that a date, a time and an offset tell together.
+pub(crate) fn moment_of(datetime: &Datetime) -> Option<SystemTime> {
     let (date, time, offset) = (datetime.date?, datetime.time?, datetime.offset?);
     let offset_minutes = match offset {
         Offset::Z => 0,

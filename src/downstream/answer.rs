@@ -5,6 +5,7 @@
 //!
 //! Knows nothing of: eras, and which wire carries it.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use hyper::StatusCode;
 use super::beside::Beside;
 use super::encode;
 use crate::mcp::call::{Body, Broken};
+use crate::policy::limits::Permit;
 use crate::rpc::{self, Id};
 
 /// A JSON-RPC answer.
@@ -32,6 +34,18 @@ pub(super) enum Text {
     Whole(Bytes),
     /// What stands before the result, and the result as it arrives; a `}` ends the answer.
     Arriving(Bytes, BoxStream<'static, Result<Bytes, Broken>>),
+}
+
+/// A text, and what is given back once nobody has it any more.
+struct Held {
+    text: Bytes,
+    _permit: Permit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
 }
 
 /// How an answer goes out.
@@ -93,6 +107,24 @@ impl Answer {
             Ok(text) => Self { status, retry_after, text: Text::Whole(text) },
             Err(broken) => Self::refused(Some(id), &encode::broken(&broken.to_string())),
         }
+    }
+
+    /// The answer, which holds the request's permit until it has gone out.
+    pub(super) fn holding(self, permit: Permit) -> Self {
+        if !permit.holds_places() {
+            return self;
+        }
+        let text = match self.text {
+            Text::Whole(text) => Text::Whole(Bytes::from_owner(Held { text, _permit: permit })),
+            Text::Arriving(head, pieces) => {
+                let held = pieces.chain(stream::poll_fn(move |_| {
+                    let _ = &permit;
+                    Poll::Ready(None)
+                }));
+                Text::Arriving(head, held.boxed())
+            }
+        };
+        Self { text, ..self }
     }
 
     /// An error object.

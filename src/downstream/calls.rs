@@ -57,6 +57,11 @@ impl Calls {
         }
     }
 
+    /// Whether none is open.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// How many are open.
     #[cfg(test)]
     fn len(&self) -> usize {

@@ -119,7 +119,7 @@ impl Conversation {
             return Some(self.initialize(&request));
         }
         let Some(opened) = &self.opened else {
-            return Some(legacy::unopened(&request, self.hint));
+            return Some(legacy::unopened(&self.guest, &request, self.hint));
         };
         let id = request.id.clone();
         let max_reply = self.door.settings.max_reply;

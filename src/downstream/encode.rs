@@ -145,7 +145,8 @@ pub(super) fn unknown_method(status: StatusCode, method: &str) -> Refused {
 
 /// The client may try again later.
 pub(super) fn too_busy(retry_after: Duration) -> Refused {
-    let milliseconds = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
+    // Whoever waits so long has waited long enough: rounded up.
+    let milliseconds = retry_after.as_nanos().div_ceil(1_000_000);
     let text = format!("too many requests: try again in {milliseconds} ms");
     let data = format!("{{\"retryAfterMs\":{milliseconds}}}");
     let error = rpc::Error { data: Some(data.into()), ..rpc::Error::new(own_code::TOO_BUSY, text) };

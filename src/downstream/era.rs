@@ -3,6 +3,7 @@
 //! Knows nothing of: what a message then means in its era.
 
 use crate::json::Object;
+use crate::mcp::kind::{SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::meta;
 use crate::mcp::revision::{Era, Revision};
 
@@ -56,6 +57,17 @@ impl Default for Versions {
         Self(Revision::ALL.into_iter().rev().collect())
     }
 }
+
+/// The requests of either era beside lists and what is asked of items, and whether each is about an item.
+pub const OTHER_METHODS: [(&str, bool); 7] = [
+    ("initialize", false),
+    ("ping", false),
+    ("server/discover", false),
+    ("logging/setLevel", false),
+    ("subscriptions/listen", false),
+    (SUBSCRIBE, true),
+    (UNSUBSCRIBE, true),
+];
 
 /// The era of a request, from its method, its parameters and its HTTP version header if it has one.
 pub(super) fn of_request(

@@ -26,19 +26,16 @@ use crate::json::Object;
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Client, Method, Outcome, Reply};
 use crate::mcp::capabilities::{Capabilities, Tasks};
-use crate::mcp::kind::Kind;
+use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::log::{Level, Wanted};
 use crate::mcp::older::{self, Form};
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
+use crate::policy::limits::Permit;
 use crate::rpc::{Id, Request, code};
 
 /// The request that opens a conversation.
 pub(super) const OPENING: &str = "initialize";
-
-/// The requests by which a client begins and ends to hear of a resource.
-const SUBSCRIBE: &str = "resources/subscribe";
-const UNSUBSCRIBE: &str = "resources/unsubscribe";
 
 /// The client of a conversation, as it introduced itself.
 #[derive(Debug, Clone)]
@@ -66,6 +63,7 @@ pub(super) fn initialize(
     client: Client,
     questions: Questions,
 ) -> Result<(Peer, Bytes), Refused> {
+    let _permit = guest.admit_at_once(OPENING).map_err(|fault| refuse(&fault))?;
     let requested = params
         .get_string("protocolVersion")
         .ok_or_else(|| invalid_params("`protocolVersion` must be a string"))?;
@@ -111,8 +109,11 @@ fn told(view: &View, revision: Revision) -> Capabilities {
 }
 
 /// Answers a request ahead of `initialize`; `hint` says what to do first.
-pub(super) fn unopened(request: &Request, hint: &str) -> Answer {
+pub(super) fn unopened(guest: &Guest, request: &Request, hint: &str) -> Answer {
     let Request { id, method, .. } = request;
+    if let Err(fault) = guest.admit_at_once(method) {
+        return Answer::refused(Some(id), &refuse(&fault));
+    }
     if &**method == "ping" {
         return Answer::result(id, b"{}");
     }
@@ -160,11 +161,20 @@ pub(super) fn serve(
     };
     let (guest, subscriptions) = (guest.clone(), Arc::clone(&peer.subscriptions));
     let work = async move {
-        let answer = match &*method {
-            SUBSCRIBE | UNSUBSCRIBE => {
-                subscribe(&guest, &subscriptions, &id, &method, &params).await
+        let answer = match guest.admit(caller.revision, &method, &params).await {
+            Ok(mut permit) => {
+                let answer = match &*method {
+                    SUBSCRIBE | UNSUBSCRIBE => {
+                        subscribe(&guest, &permit, &subscriptions, &id, &method, &params).await
+                    }
+                    method => {
+                        let permit = &mut permit;
+                        answer(&guest, permit, caller, asking, &id, method, params, max_reply).await
+                    }
+                };
+                answer.map(|answer| answer.holding(permit))
             }
-            method => answer(&guest, caller, asking, &id, method, params, max_reply).await,
+            Err(fault) => Err(self::refuse(&fault)),
         };
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
         match way {
@@ -175,8 +185,13 @@ pub(super) fn serve(
     Call { answer: open.run(work).boxed(), beside }
 }
 
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is a part of one request, which is told apart here"
+)]
 async fn answer(
     guest: &Guest,
+    permit: &mut Permit,
     caller: Caller,
     asking: Option<Asking>,
     id: &Id,
@@ -188,7 +203,7 @@ async fn answer(
         return Ok(Answer::result(id, b"{}"));
     }
     if let Some(kind) = Kind::of_list_method(method) {
-        return list(guest, caller.revision, id, kind, &params).await;
+        return list(guest, permit, caller.revision, id, kind, &params).await;
     }
     if method == "logging/setLevel" && guest.view().capabilities().logging {
         let level = params.get("level").and_then(Level::parse);
@@ -208,7 +223,8 @@ async fn answer(
         Some(Method::CancelTask) if !guest.view().capabilities().tasks.cancel => {}
         Some(Method::UpdateTask) => {}
         Some(method) => {
-            return ask(guest, caller, asking.as_ref(), id, method, params, max_reply).await;
+            let asking = asking.as_ref();
+            return ask(guest, permit, caller, asking, id, method, params, max_reply).await;
         }
         None => {}
     }
@@ -217,16 +233,15 @@ async fn answer(
 
 async fn list(
     guest: &Guest,
+    permit: &Permit,
     revision: Revision,
     id: &Id,
     kind: Kind,
     params: &Object,
 ) -> Result<Answer, Refused> {
     let cursor = encode::cursor(params)?;
-    let page = guest
-        .list(kind, cursor.as_deref(), Form::of(revision))
-        .await
-        .map_err(|fault| refuse(&fault))?;
+    let page = guest.list(permit, kind, cursor.as_deref(), Form::of(revision)).await;
+    let page = page.map_err(|fault| refuse(&fault))?;
     let mut result = encode::page(kind, &page);
     let mut meta = Object::new();
     encode::set_partial(&mut meta, &page.partial);
@@ -236,8 +251,10 @@ async fn list(
     Ok(Answer::result(id, &result.to_bytes()))
 }
 
+#[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
 async fn ask(
     guest: &Guest,
+    permit: &mut Permit,
     caller: Caller,
     asking: Option<&Asking>,
     id: &Id,
@@ -247,13 +264,14 @@ async fn ask(
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = ask.key.clone();
-    let mut went = guest.ask(ask, caller.clone()).await;
+    let mut went = guest.ask(permit, ask, caller.clone()).await;
     let reply = loop {
         match went.map_err(|fault| refuse(&fault))? {
             Went::Replied(reply) => break reply,
             Went::Asks(mut asked) => {
                 let asking = asking.ok_or_else(unasked)?;
-                asking.ask(&mut asked).await?;
+                // A person may take minutes.
+                permit.aside(asking.ask(&mut asked)).await?;
                 went = asked.answer(Vec::new(), caller.clone()).await;
             }
         }
@@ -267,6 +285,7 @@ async fn ask(
 /// Begins or ends to tell the client of changes of a resource.
 async fn subscribe(
     guest: &Guest,
+    permit: &Permit,
     subscriptions: &Subscriptions,
     id: &Id,
     method: &str,
@@ -287,7 +306,8 @@ async fn subscribe(
         return Ok(Answer::result(id, b"{}"));
     }
     let unknown = || Fault::NoSuchItem { kind: Kind::Resource, key: (&*uri).into() };
-    let subscribed = guest.subscribe(subscriptions, &uri).await.map_err(|fault| refuse(&fault))?;
+    let subscribed = guest.subscribe(permit, subscriptions, &uri).await;
+    let subscribed = subscribed.map_err(|fault| refuse(&fault))?;
     match subscribed {
         Subscribed::Agreed => Ok(Answer::result(id, b"{}")),
         // Of what nobody lists it must not be told whether it is there.
@@ -359,7 +379,9 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         }
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
-        Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
+        Fault::TooBusy { retry_after } | Fault::TooMany { retry_after } => {
+            encode::too_busy(*retry_after)
+        }
         Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
         Fault::Refused { upstream, found } => encode::refused(upstream, found),

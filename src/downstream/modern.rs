@@ -28,6 +28,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::older::Form;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
+use crate::policy::limits::Permit;
 use crate::rpc::{Id, Request, code};
 use crate::upstream;
 pub(super) use listening::Listening;
@@ -140,16 +141,25 @@ pub(super) fn serve(
 ) -> Exchange {
     let Opened { request, revision, owned, capabilities, param_headers } = opened;
     let Request { id, method, params } = request;
+    let begin = || guest.admit_at_once(&method).map_err(|fault| refuse(&fault));
     if &*method == "server/discover" {
-        let (guest, versions) = (guest.clone(), versions.clone());
+        let (begun, guest, versions) = (begin(), guest.clone(), versions.clone());
         let answer = async move {
-            guest.settle().await;
-            Some(discover(&guest, &id, &versions))
+            Some(match begun {
+                Ok(_permit) => {
+                    guest.settle().await;
+                    discover(&guest, &id, &versions)
+                }
+                Err(refused) => Answer::refused(Some(&id), &refused),
+            })
         };
         return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
     if &*method == "subscriptions/listen" {
-        return match listening::listen(guest, &id, &params, revision, &capabilities, streams) {
+        let listening = begin().and_then(|permit| {
+            listening::listen(guest, permit, &id, &params, revision, &capabilities, streams)
+        });
+        return match listening {
             Ok(listening) => Exchange::Listening(listening),
             Err(refused) => Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused))),
         };
@@ -162,6 +172,7 @@ pub(super) fn serve(
             "`initialize` does not exist in revision {revision}; versions served: {}",
             versions.to_text()
         );
+        let refused = begin().err().unwrap_or(refused);
         return Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused)));
     }
     // Read when the request was opened.
@@ -178,14 +189,27 @@ pub(super) fn serve(
     };
     let guest = guest.clone();
     let work = async move {
-        let answer = answer(&guest, caller, &capabilities, &id, &method, params, max_reply).await;
+        let answer = match guest.admit(revision, &method, &params).await {
+            Ok(permit) => {
+                let capabilities = &capabilities;
+                answer(&guest, &permit, caller, capabilities, &id, &method, params, max_reply)
+                    .await
+                    .map(|answer| answer.holding(permit))
+            }
+            Err(fault) => Err(refuse(&fault)),
+        };
         Some(answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused)))
     };
     Exchange::Call(Call { answer: work.boxed(), beside })
 }
 
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is a part of one request, which is told apart here"
+)]
 async fn answer(
     guest: &Guest,
+    permit: &Permit,
     caller: Caller,
     capabilities: &Object,
     id: &Id,
@@ -194,7 +218,7 @@ async fn answer(
     max_reply: usize,
 ) -> Result<Answer, Refused> {
     if let Some(kind) = Kind::of_list_method(method) {
-        return list(guest, id, kind, &params).await;
+        return list(guest, permit, id, kind, &params).await;
     }
     match Method::of(method) {
         // What is not declared is not there.
@@ -208,16 +232,22 @@ async fn answer(
             return Err(input::undeclared_tasks());
         }
         Some(method) => {
-            return ask(guest, caller, capabilities, id, method, params, max_reply).await;
+            return ask(guest, permit, caller, capabilities, id, method, params, max_reply).await;
         }
         None => {}
     }
     Err(encode::unknown_method(StatusCode::NOT_FOUND, method))
 }
 
-async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Answer, Refused> {
+async fn list(
+    guest: &Guest,
+    permit: &Permit,
+    id: &Id,
+    kind: Kind,
+    params: &Object,
+) -> Result<Answer, Refused> {
     let cursor = encode::cursor(params)?;
-    let page = guest.list(kind, cursor.as_deref(), Form::Newest).await;
+    let page = guest.list(permit, kind, cursor.as_deref(), Form::Newest).await;
     let page = page.map_err(|fault| refuse(&fault))?;
     let mut result = encode::page(kind, &page);
     result.set("resultType", COMPLETE);
@@ -229,8 +259,10 @@ async fn list(guest: &Guest, id: &Id, kind: Kind, params: &Object) -> Result<Ans
     Ok(Answer::result(id, &result.to_bytes()))
 }
 
+#[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
 async fn ask(
     guest: &Guest,
+    permit: &Permit,
     mut caller: Caller,
     capabilities: &Object,
     id: &Id,
@@ -246,7 +278,7 @@ async fn ask(
         }
     }
     let key = ask.key.clone();
-    let round = guest.ask_in_rounds(ask, caller).await.map_err(|fault| refuse(&fault))?;
+    let round = guest.ask_in_rounds(permit, ask, caller).await.map_err(|fault| refuse(&fault))?;
     let reply = match round {
         Round::Replied(reply) => reply,
         Round::Asks { questions, state } => {
@@ -376,7 +408,9 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         }
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
-        Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
+        Fault::TooBusy { retry_after } | Fault::TooMany { retry_after } => {
+            encode::too_busy(*retry_after)
+        }
         Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
             input::undeclared(*lacking)

@@ -110,6 +110,7 @@ fn policy() -> Policy {
             expires: None,
         }],
         certificates: Vec::new(),
+        limits: Vec::new(),
     })
 }
 

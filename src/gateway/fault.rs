@@ -33,6 +33,12 @@ pub enum Fault {
         /// After this time.
         retry_after: Duration,
     },
+    /// A limit is reached. Nothing was done, and nothing charged.
+    #[error("too many requests")]
+    TooMany {
+        /// It would be admitted after this time.
+        retry_after: Duration,
+    },
     /// The call had to wait for its client's answers, and too many do already; it was cancelled.
     #[error("too many calls wait for answers")]
     TooManyWaiting,

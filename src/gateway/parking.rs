@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::json::Object;
 use crate::mcp::call::{Ask, Method};
 use crate::mcp::kind::Kind;
 use crate::policy::Principal;
@@ -62,13 +63,12 @@ pub(super) struct Full;
 impl Request {
     /// The request that asks for this.
     pub(super) fn of(ask: &Ask) -> Self {
-        let arguments = ask.params.get("arguments").unwrap_or_default();
-        Self {
-            method: ask.method,
-            kind: ask.kind,
-            key: ask.key.clone(),
-            arguments: Sha256::digest(arguments).into(),
-        }
+        Self::new(ask.method, ask.kind, ask.key.clone(), &ask.params)
+    }
+
+    pub(super) fn new(method: Method, kind: Kind, key: Box<str>, params: &Object) -> Self {
+        let arguments = params.get("arguments").unwrap_or_default();
+        Self { method, kind, key, arguments: Sha256::digest(arguments).into() }
     }
 }
 
@@ -117,6 +117,18 @@ impl<T> Parking<T> {
         self.lock().places.as_ref().is_some_and(|places| places.contains_key(state))
     }
 
+    /// Whether something waits for this principal.
+    pub(super) fn has_any(&self, principal: &Principal) -> bool {
+        self.lock().by_principal.contains_key(principal)
+    }
+
+    /// Whether something waits behind this state that this principal and this request may take.
+    pub(super) fn waits_for(&self, principal: &Principal, request: &Request, state: &str) -> bool {
+        let table = self.lock();
+        let place = table.places.as_ref().and_then(|places| places.get(state));
+        place.is_some_and(|place| place.is_for(principal, request))
+    }
+
     /// Takes what waits behind `state`, for its principal, its request, in time, and once, if `read` is content
     /// with it; `None` in every other case.
     ///
@@ -130,8 +142,7 @@ impl<T> Parking<T> {
     ) -> Option<Result<(T, R), E>> {
         let mut table = self.lock();
         let place = table.places.as_ref()?.get(state)?;
-        let is_theirs = place.principal == *principal && place.request == *request;
-        if !is_theirs || place.expires <= Instant::now() {
+        if !place.is_for(principal, request) {
             return None;
         }
         let read = match read(&place.what) {
@@ -178,6 +189,13 @@ impl<T> Parking<T> {
     fn lock(&self) -> MutexGuard<'_, Table<T>> {
         // Every change under the lock is whole before anything can panic.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Place<T> {
+    fn is_for(&self, principal: &Principal, request: &Request) -> bool {
+        let is_theirs = self.principal == *principal && self.request == *request;
+        is_theirs && self.expires > Instant::now()
     }
 }
 

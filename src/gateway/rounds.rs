@@ -9,12 +9,15 @@
 //!
 //! Knows nothing of: how a reply that asks is written.
 
+use std::borrow::Cow;
+
 use super::parking::{Full, Request};
 use super::{Asked, Fault, Guest, Went};
 use crate::json::{self, Object};
 use crate::mcp::call::{Ask, Caller, Method, Reply};
 use crate::mcp::question::{Answered, INPUT_RESPONSES, Question, REQUEST_STATE};
 use crate::mcp::revision::Era;
+use crate::policy::limits::Permit;
 use crate::rpc;
 use crate::upstream::{self, Status, Upstream};
 
@@ -41,7 +44,12 @@ struct Retry {
 impl Guest {
     /// Sends an ask to the upstream that owns the item, or goes on with one that waits for the answers that
     /// this one brings. Dropping the future cancels the call.
-    pub async fn ask_in_rounds(&self, mut ask: Ask, caller: Caller) -> Result<Round, Fault> {
+    pub async fn ask_in_rounds(
+        &self,
+        _: &Permit,
+        mut ask: Ask,
+        caller: Caller,
+    ) -> Result<Round, Fault> {
         if ask.method.is_about_a_task() {
             return rounds_over(self.ask_about_task(ask, caller).await?);
         }
@@ -130,6 +138,11 @@ fn answers(questions: &[Question], responses: &Object) -> Result<Vec<Answered>, 
         })
     });
     answered.collect()
+}
+
+/// The state that an ask brings, if it is one.
+pub(super) fn state_of(params: &Object) -> Option<Cow<'_, str>> {
+    params.get_string(REQUEST_STATE)
 }
 
 /// What is spoken with an upstream; `None` while it is not there.

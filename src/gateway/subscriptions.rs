@@ -18,6 +18,7 @@ use crate::catalog::{Target, View};
 use crate::mcp::dirty::{Changed, Dirty, with_parents};
 use crate::mcp::kind::Kind;
 use crate::mcp::task::TaskNews;
+use crate::policy::limits::Permit;
 use crate::upstream::{self, Subscription};
 
 /// How many resources one client, or one listen of it, may subscribe to.
@@ -66,6 +67,7 @@ impl Guest {
     /// they were.
     pub async fn subscribe(
         &self,
+        _: &Permit,
         subscriptions: &Subscriptions,
         uri: &str,
     ) -> Result<Subscribed, Fault> {

@@ -200,18 +200,24 @@ pub struct Ask {
 pub struct BadParams(pub String);
 
 impl Ask {
-    /// Reads which item a request is about.
+    /// Reads what a request asks.
     pub fn parse(method: Method, params: Object) -> Result<Self, BadParams> {
+        let (kind, key) = Self::item(method, &params)?;
+        Ok(Self { method, kind, key, params })
+    }
+
+    /// Reads which item a request is about.
+    pub fn item(method: Method, params: &Object) -> Result<(Kind, Box<str>), BadParams> {
         let string = |object: &Object, member: &str| {
             let text = object.get_string(member).map(Box::<str>::from);
             text.ok_or_else(|| BadParams(format!("`{member}` must be a string")))
         };
-        let (kind, key) = match method {
-            Method::GetPrompt => (Kind::Prompt, string(&params, "name")?),
-            Method::CallTool => (Kind::Tool, string(&params, "name")?),
-            Method::ReadResource => (Kind::Resource, string(&params, "uri")?),
+        Ok(match method {
+            Method::GetPrompt => (Kind::Prompt, string(params, "name")?),
+            Method::CallTool => (Kind::Tool, string(params, "name")?),
+            Method::ReadResource => (Kind::Resource, string(params, "uri")?),
             Method::GetTask | Method::TaskResult | Method::UpdateTask | Method::CancelTask => {
-                (Kind::Tool, string(&params, "taskId")?)
+                (Kind::Tool, string(params, "taskId")?)
             }
             Method::Complete => {
                 let reference = params.get_object("ref");
@@ -226,8 +232,7 @@ impl Ask {
                     }
                 }
             }
-        };
-        Ok(Self { method, kind, key, params })
+        })
     }
 
     /// Turns the ask into a call to the upstream that knows the item as `own`.

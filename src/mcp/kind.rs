@@ -34,6 +34,12 @@ pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
 /// The member of a listen request's filter that names resources.
 pub const RESOURCE_SUBSCRIPTIONS: &str = "resourceSubscriptions";
 
+/// The request by which a legacy client begins to hear of a resource.
+pub const SUBSCRIBE: &str = "resources/subscribe";
+
+/// The request that ends it.
+pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
+
 impl Kind {
     /// All kinds, in the order in which they are listed.
     pub const ALL: [Self; 4] = [Self::Prompt, Self::Tool, Self::Resource, Self::Template];

@@ -17,6 +17,7 @@ mod harness;
 mod introductions;
 mod judge;
 mod limits;
+mod limits_per_client;
 mod listing;
 mod logging;
 mod origins;

@@ -2,6 +2,7 @@
 
 mod asking;
 mod endless;
+mod limited;
 mod parking;
 mod sharing;
 mod strangers;

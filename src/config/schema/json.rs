@@ -59,6 +59,9 @@ fn value(shape: &Shape) -> Map<String, Value> {
             }
             list
         }
+        Shape::OneOrList(of) => json!({
+            "anyOf": [value(of), { "type": "array", "items": value(of) }],
+        }),
         Shape::Map { names, of } => json!({
             "type": "object",
             "propertyNames": { "pattern": names },

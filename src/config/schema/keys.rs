@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::shape::{self, Shape, duration, size};
-use super::{Key, guard_keys, tuning_keys, upstream_keys};
+use super::{Key, guard_keys, limits_keys, tuning_keys, upstream_keys};
 use crate::config::access::{AUTH_MODES, KINDS};
 use crate::config::sections::{
     CONNECTIONS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES, PAGE_SIZES, VERSIONS,
@@ -31,6 +31,7 @@ pub(super) fn all() -> Vec<Key> {
         ),
         roles(),
         clients(),
+        limits_keys::limits(),
         Key::new(
             "log",
             Shape::table(log()),

@@ -29,6 +29,10 @@ fn section(key: &Key, page: &mut String) {
             }
             _ => return entry(key, key.name, 2, page),
         },
+        Shape::List { of, .. } => match &**of {
+            Shape::Table { keys, .. } => (format!("[[{}]]", key.name), key.name.to_owned(), keys),
+            _ => return entry(key, key.name, 2, page),
+        },
         _ => return entry(key, key.name, 2, page),
     };
     *page += &format!("\n## `{title}`\n\n{}\n", key.meaning);
@@ -100,6 +104,7 @@ fn kind(shape: &Shape) -> String {
             };
             format!("list{count}, each: {}", kind(of))
         }
+        Shape::OneOrList(of) => format!("{}, or a list of such", kind(of)),
         Shape::Map { of, .. } => format!("table, each value: {}", kind(of)),
         Shape::Table { .. } => "table".to_owned(),
     }
@@ -142,7 +147,7 @@ const MORE: [(&str, &str); 4] = [
     ),
     (
         "clients",
-        "A client sends its key as `Authorization: Bearer <key>`. A key is any long random string; Weir is told only \
-         its SHA-256:\n\n```sh\nkey=$(openssl rand -hex 32); echo \"$key\"; printf %s \"$key\" | sha256sum\n```",
+        "A client sends its key as `Authorization: Bearer <key>`. `weir keys add NAME --role ROLE` makes a client and its \
+         key. Any other long random string will do, too; Weir is told only its SHA-256:\n\n```sh\nkey=$(openssl rand -hex 32); echo \"$key\"; printf %s \"$key\" | sha256sum\n```",
     ),
 ];

@@ -31,6 +31,8 @@ pub(in crate::config) enum Shape {
         /// The fewest and the most entries.
         count: (usize, Option<usize>),
     },
+    /// A list, or its only entry without brackets.
+    OneOrList(Box<Shape>),
     /// Free names, with their pattern.
     Map {
         names: String,
@@ -114,6 +116,7 @@ pub(super) const HASH: &str = "^[0-9A-Fa-f]{64}$";
 pub(super) const ITEM_PATTERN: &str = "^[\\s\\S]+$";
 /// A pattern over all upstreams.
 pub(super) const POLICY_PATTERN: &str = "^(?:\\*$|[^/]+/)";
+pub(super) const RATE: &str = "^ *0*[1-9][0-9]* */ *(?:s|min|h) *$";
 pub(super) const RENAMED: &str = "^(?:prompts|tools)/[\\s\\S]+$";
 pub(super) const VARIABLE_NAME: &str = "^[^=\\u0000]+$";
 pub(super) const HEADER_VALUE: &str = "^[\\t -~]*$";

@@ -101,8 +101,13 @@ fn collect(path: &str, table: &DeTable<'_>, shown: &mut BTreeSet<String>) {
             format!("{path}.{}", key.get_ref())
         };
         shown.insert(without_name(&path));
-        if let DeValue::Table(table) = value.get_ref() {
-            collect(&path, table, shown);
+        match value.get_ref() {
+            DeValue::Table(table) => collect(&path, table, shown),
+            DeValue::Array(rows) => {
+                let tables = rows.iter().filter_map(|row| row.get_ref().as_table());
+                tables.for_each(|table| collect(&path, table, shown));
+            }
+            _ => {}
         }
     }
 }

@@ -850,3 +850,53 @@ guard = { lock_file = "x", redact = { k = "[" } }
     weir.toml:12:43: upstreams.a.guard.redact.k: this is not a regular expression: unclosed character class (write it in Rust's syntax, which has no look-around and no references back)
     "#);
 }
+
+#[test]
+fn keys_that_have_expired_or_soon_will_are_told_by_whoever_knows_the_time() {
+    let client = |name: &str, expires: &str| {
+        let hash = format!("{:064x}", name.len());
+        format!(
+            "[clients.{name}]\nkey_sha256 = [\"{hash}\"]\nrole = \"local\"\nexpires = {expires}\n"
+        )
+    };
+    let text = [
+        HOUSE.to_owned(),
+        client("a", "2026-11-21T04:20:12Z"),
+        client("bb", "2026-11-22T04:20:12Z"),
+        client("ccc", "2026-11-26T04:20:13Z"),
+        client("dddd", "2026-12-05T04:20:11Z"),
+        client("eeeee", "2026-12-05T04:20:12Z"),
+    ];
+    let now = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_234_812));
+    let read = |now| {
+        let options = Options { now, ..Options::default() };
+        Config::parse(&text.concat(), Path::new("weir.toml"), &options).unwrap().warnings
+    };
+    let told: Vec<_> = read(now).iter().map(|it| format!("{}: {}", it.key, it.what)).collect();
+    assert_eq!(
+        told,
+        [
+            "clients.a.expires: the keys of this client have expired",
+            "clients.bb.expires: the keys of this client expire within a day",
+            "clients.ccc.expires: the keys of this client expire within 6 days",
+            "clients.dddd.expires: the keys of this client expire within 14 days",
+        ]
+    );
+    assert_eq!(read(None), []);
+}
+
+#[test]
+fn a_role_that_nobody_has_is_told_to_whoever_looks_after_the_file() {
+    let text = "[upstreams.house]\nprompts_dir = \"p\"\n[roles.local]\n[roles.guest]\n[roles.gest]\n\
+                [auth]\nanonymous_role = \"guest\"\n";
+    let options = Options { now: Some(SystemTime::now()), ..Options::default() };
+    let read = Config::parse(text, Path::new("weir.toml"), &options).unwrap();
+    let told: Vec<_> = read.warnings.iter().map(|it| format!("{it:?}")).collect();
+    assert_eq!(
+        told,
+        [
+            "weir.toml:5:8: roles.gest: nobody has this role (`weir keys add NAME --role gest` makes a client that has it)"
+        ]
+    );
+    assert_eq!(warnings(text), "");
+}

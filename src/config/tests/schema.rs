@@ -52,6 +52,11 @@ fn described(table: &[Key], path: &str, paths: &mut BTreeSet<String>) {
         paths.insert(path.clone());
         match &key.shape {
             Shape::Table { keys, .. } => described(keys, &path, paths),
+            Shape::List { of, .. } => {
+                if let Shape::Table { keys, .. } = &**of {
+                    described(keys, &path, paths);
+                }
+            }
             Shape::Map { of, .. } => match &**of {
                 Shape::Table { keys, .. } => described(keys, &format!("{path}.<name>"), paths),
                 Shape::Secret(_) => {
@@ -169,7 +174,7 @@ fn the_files_that_are_shipped_are_sound_by_the_schema() {
 }
 
 /// Files that are sound.
-const SOUND: [&str; 22] = [
+const SOUND: [&str; 23] = [
     "[upstreams.a]\nprompts_dir = \"p\"\ntimeouts.call = \"5s\"\nlimits.concurrency = 7\nretry.jitter = false",
     "[upstreams.a-1]\ncommand = \"x\"\nargs = [\"\", \"-y\"]\nenv = { A = \"\", B = { env = \"SET\" } }",
     "[upstreams.a]\nurl = \"HTTPS://h:1/x?y=z\"\nheaders = { Authorization = \"a b\", X = { command = [\"x\", \"\"] } }",
@@ -194,10 +199,12 @@ const SOUND: [&str; 22] = [
     "[log]\nlevel = \"trace\"\nformat = \"${FORMAT:-json}\"",
     "[defaults]\nlimits = { concurrency = 1, max_pages = 100000 }\nretry = { backoff = \"1ms\" }",
     "include = []",
+    "[[limits]]\nper = \"role\"\nmethod = [\"*/list\", \"ping\"]\nrate = \"7/h\"\n[[limits]]\nper = \"${PER:-global}\"\n\
+     match = \"*/x\"\nconcurrency = 1",
 ];
 
 /// Files with a mistake that a schema can tell.
-const MISTAKEN: [&str; 57] = [
+const MISTAKEN: [&str; 62] = [
     "include = [\"*/a.toml\"]",
     "[server]\nlistne = \"127.0.0.1:1\"",
     "[log]\ncolor = \"red\"",
@@ -254,16 +261,23 @@ const MISTAKEN: [&str; 57] = [
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"basic\", user = \"a\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nheaders = { authorization = \"x\" }\nauth = { type = \"none\" }",
     "[roles.guest]\nprompts.allow = [\"house\"]",
+    "[limits]\nper = \"client\"\nrate = \"1/s\"",
+    "[[limits]]\nrate = \"1/s\"",
+    "[[limits]]\nper = \"client\"",
+    "[[limits]]\nper = \"client\"\nrate = \"0/s\"",
+    "[[limits]]\nper = \"client\"\nmatch = \"house\"\nconcurrency = 0",
     "[clients.a]\nrole = \"local\"\nprompts.allow = [\"house/*\"]\n\
      key_sha256 = [\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"]",
 ];
 
 /// Files with a mistake that is left to `weir check`: it lies between tables, or is no matter of form.
-const BEYOND: [&str; 6] = [
+const BEYOND: [&str; 8] = [
     "[defaults]\ntimeouts = { call = \"20m\" }",
     "[server]\nshutdown_grace = \"8761h\"",
     "[naming]\nmode = \"none\"\n[upstreams.b]\ncommand = \"x\"\n[upstreams.c]\ncommand = \"x\"",
     "[auth]\nanonymous_role = \"nobody\"",
+    "[[limits]]\nper = \"client\"\nmethod = \"tools/cal\"\nrate = \"1/s\"",
+    "[[limits]]\nper = \"client\"\nmethod = \"ping\"\nmatch = \"house/*\"\nrate = \"1/s\"",
     "[server]\nlisten = \"${GONE}\"",
     "[protocol]\nlegacy_sse = true\nversions = [\"2026-07-28\"]",
 ];

@@ -7,6 +7,7 @@
 //! Knows nothing of: what a dialect makes of a message.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -38,7 +39,7 @@ use crate::downstream::{
 use crate::gateway::Guest;
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
-use crate::policy::{Arrival, Credentials};
+use crate::policy::{Arrival, Credentials, Refusal};
 use crate::rpc::{self, Message};
 
 /// Answers one request. `gone` is ready once its client has closed the connection.
@@ -120,9 +121,29 @@ async fn admit(
     let guest = door.gateway.enter(arrival).await.map_err(|refusal| {
         // Why is the operator's to know: a client learns no more than that it was refused.
         debug!(%refusal, "a client is not let in");
+        if let Refusal::TooMany { retry_after } = refusal {
+            return too_many(retry_after);
+        }
         body::unauthorized("a valid key is needed: send it as `Authorization: Bearer <key>`")
     })?;
+    if let (&Method::POST, Path::Endpoint, Some(wait)) = (&parts.method, &path, guest.overrun())
+        && !is_expected(door, &guest, &parts.headers)
+    {
+        debug!(client = %guest.principal().name, "a request is refused unread");
+        return Err(too_many(wait).into());
+    }
     Ok((path, guest))
+}
+
+fn too_many(retry_after: Duration) -> Reply {
+    body::json(Answer::refused(None, &encode::too_busy(retry_after)))
+}
+
+/// Whether what is posted may be something that is never refused: an answer to a question, or the end of a call, in
+/// a session that has anything under way.
+fn is_expected(door: &Door, guest: &Guest, headers: &HeaderMap) -> bool {
+    headers.contains_key(session::HEADER)
+        && session(door, guest, headers).is_ok_and(|session| !session.calls.is_empty())
 }
 
 // === POST ===
@@ -374,4 +395,4 @@ fn version_header(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// When a client whose sessions are all busy may try again.
-const SESSION_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+const SESSION_RETRY: Duration = Duration::from_secs(1);

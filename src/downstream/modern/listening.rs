@@ -22,6 +22,7 @@ use crate::mcp::meta;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::Revision;
 use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TaskNews};
+use crate::policy::limits::Permit;
 use crate::rpc::{self, Id};
 
 /// An open `subscriptions/listen`.
@@ -34,6 +35,7 @@ pub(in crate::downstream) struct Listening {
     abilities: Abilities,
     listen: Listen,
     _slot: Slot,
+    _permit: Arc<Permit>,
 }
 
 /// The resources and the tasks that will be told of, as the client named them.
@@ -41,6 +43,7 @@ type Honored = [Vec<Bytes>; 2];
 
 pub(super) fn listen(
     guest: &Guest,
+    permit: Permit,
     id: &Id,
     params: &Object,
     revision: Revision,
@@ -60,9 +63,13 @@ pub(super) fn listen(
     let slot = streams.open(guest.principal()).ok_or_else(|| encode::too_busy(STREAM_RETRY))?;
     let subscriptions = guest.subscriptions(&TaskNews::default());
     let listen = guest.listen(&subscriptions, revision);
-    let opening = Some(subscribe(guest.clone(), subscriptions, resources, tasks).boxed());
+    let permit = Arc::new(permit);
+    let subscribing =
+        subscribe(guest.clone(), Arc::clone(&permit), subscriptions, resources, tasks);
+    let opening = Some(subscribing.boxed());
     let abilities = Abilities::read(capabilities);
-    Ok(Listening { id: id.clone(), topics, opening, abilities, listen, _slot: slot })
+    let id = id.clone();
+    Ok(Listening { id, topics, opening, abilities, listen, _slot: slot, _permit: permit })
 }
 
 /// The resources or tasks that a filter names, each once.
@@ -91,12 +98,13 @@ fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, Refused> {
 /// about, what is not there, and what its upstream does not tell of.
 async fn subscribe(
     guest: Guest,
+    permit: Arc<Permit>,
     subscriptions: Arc<Subscriptions>,
     resources: Vec<Box<str>>,
     tasks: Vec<Box<str>>,
 ) -> Honored {
     let subscribing = join_all(resources.iter().map(|uri| async {
-        let subscribed = guest.subscribe(&subscriptions, uri).await;
+        let subscribed = guest.subscribe(&permit, &subscriptions, uri).await;
         matches!(subscribed, Ok(Subscribed::Agreed)).then(|| json::quote(uri))
     }));
     let following = join_all(tasks.iter().map(|handle| async {

@@ -1,0 +1,519 @@
+//! `weir keys`: clients and their keys, in the configuration.
+//!
+//! Promises: a key is shown once, where its command was asked for it, and kept nowhere; the file is changed in this one
+//! place, written whole or not at all, and says nothing else afterwards than before.
+
+mod edit;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use clap::Subcommand;
+use sha2::{Digest, Sha256};
+use toml_edit::Datetime;
+
+use super::clients::document::{self, Written};
+use super::failure::Failure;
+use super::moment::to_words;
+use super::{files, help, house, output};
+use crate::config::{self, AuthMode, Client, Config, nearest};
+use crate::json::{self, Object};
+use crate::policy::keys::text;
+use crate::secret::Secret;
+use edit::{Change, Edited};
+
+/// What `weir keys` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Makes a client with a key of its own, and shows the key.
+    #[command(after_help = help::KEYS_ADD)]
+    Add(AddArgs),
+    /// Lists the clients: their roles, how many keys each has, and when those expire.
+    #[command(after_help = help::KEYS_LIST)]
+    List(ListArgs),
+    /// Gives a client another key, beside the one that it has until that is dropped.
+    #[command(after_help = help::KEYS_ROTATE)]
+    Rotate(RotateArgs),
+    /// Removes a client, and with it its keys.
+    #[command(after_help = help::KEYS_REVOKE)]
+    Revoke(RevokeArgs),
+}
+
+/// Where it is done.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The configuration file; without it $WEIR_CONFIG, else ./weir.toml, else weir/weir.toml in the
+    /// user's configuration folder.
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// How it is told.
+#[derive(Debug, clap::Args)]
+struct Telling {
+    /// Writes nothing, and prints the lines that would be written or removed.
+    #[arg(long)]
+    dry_run: bool,
+    /// Prints JSON; a failure is one line of JSON on standard error.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct AddArgs {
+    /// What the client is called: 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`.
+    name: String,
+    /// What it may use: the name of a role.
+    #[arg(long)]
+    role: String,
+    /// When its keys stop being good: after so many days (`90d`) or hours (`12h`), or from a moment on
+    /// (`2027-06-30`, `2027-06-30T12:00:00Z`).
+    #[arg(long, value_name = "WHEN")]
+    expires: Option<String>,
+    /// The file to write into, one of those that the configuration is made of; without it the main one.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    telling: Telling,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    /// Prints JSON; a failure is one line of JSON on standard error.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, clap::Args)]
+struct RotateArgs {
+    /// The client.
+    name: String,
+    /// When its keys stop being good, the older one included; as for `add`.
+    #[arg(long, value_name = "WHEN", conflicts_with = "finish")]
+    expires: Option<String>,
+    /// Drops the older of two keys, once the client has the newer one.
+    #[arg(long)]
+    finish: bool,
+    #[command(flatten)]
+    telling: Telling,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, clap::Args)]
+struct RevokeArgs {
+    /// The client.
+    name: String,
+    #[command(flatten)]
+    telling: Telling,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Does what is asked.
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::Add(args) => add(args),
+        Command::List(args) => list(args),
+        Command::Rotate(args) => rotate(args),
+        Command::Revoke(args) => revoke(args),
+    }
+}
+
+// === The commands ===
+
+fn add(args: &AddArgs) -> Result<(), Failure> {
+    let AddArgs { name, role, .. } = args;
+    let now = SystemTime::now();
+    let expires = args.expires.as_deref().map(|text| moment(text, now)).transpose()?;
+    let desk = Desk::open(&args.place)?;
+    if !config::is_plain_name(name) {
+        let text = "a client's name is 1 to 64 of A-Z, a-z, 0-9, _, . and -";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    if desk.config.clients.iter().any(|client| client.name == *name) {
+        return Err(Failure::Usage(format!(
+            "there is a client `{name}` already: `weir keys rotate {name}` gives it another key"
+        )));
+    }
+    desk.check_role(role)?;
+    let file = match &args.file {
+        None => desk.files.first().cloned().unwrap_or_default(),
+        Some(file) => desk.own_file(file)?,
+    };
+    let key = text::new_key();
+    let change = Change::Add { role, sha256: &hash_of(&key), expires };
+    let edited = desk.edit(&file, name, &change, &args.telling)?;
+    show(&args.telling, name, Some(&key), &file, &edited)?;
+    if args.telling.dry_run {
+        return Ok(());
+    }
+    output::tell(&format!("wrote the client `{name}` into {}", file.display()));
+    output::tell(
+        "next: give the key to the client, which sends it as `Authorization: Bearer <key>`; it is not shown \
+         again\n      start Weir again: it reads its configuration once",
+    );
+    if desk.config.auth.anonymous && desk.config.auth.mode == AuthMode::Auto {
+        output::tell("note: this is the first client: from now on every client needs a key");
+    }
+    Ok(())
+}
+
+fn rotate(args: &RotateArgs) -> Result<(), Failure> {
+    let name = &args.name;
+    let now = SystemTime::now();
+    let expires = args.expires.as_deref().map(|text| moment(text, now)).transpose()?;
+    let desk = Desk::open(&args.place)?;
+    let client = desk.client(name)?;
+    let keys = client.key_sha256.len();
+    if keys == 0 {
+        return Err(Failure::Usage(format!(
+            "client `{name}` comes with a certificate and has no key: write key_sha256 under [clients.{name}] by \
+             hand, or make another client"
+        )));
+    }
+    if args.finish {
+        if keys < 2 {
+            return Err(Failure::Usage(format!(
+                "client `{name}` has one key: `weir keys rotate {name}` gives it another first"
+            )));
+        }
+        let file = desk.file_of(name, "key_sha256")?;
+        let edited = desk.edit(&file, name, &Change::Finish, &args.telling)?;
+        show(&args.telling, name, None, &file, &edited)?;
+        if !args.telling.dry_run {
+            output::tell(&format!("dropped the older key of `{name}` from {}", file.display()));
+            output::tell("next: start Weir again: it reads its configuration once");
+        }
+        return Ok(());
+    }
+    if keys > 1 {
+        return Err(Failure::Usage(format!(
+            "client `{name}` has two keys: `weir keys rotate {name} --finish` drops the older one first"
+        )));
+    }
+    let has_ended = client.expires.is_some_and(|end| end <= now);
+    if has_ended && expires.is_none() {
+        return Err(Failure::Usage(format!(
+            "the keys of client `{name}` have expired, and a new one would not be good either: say --expires"
+        )));
+    }
+    let file = desk.file_of(name, "key_sha256")?;
+    let key = text::new_key();
+    let change = Change::Rotate { sha256: &hash_of(&key), expires };
+    let edited = desk.edit(&file, name, &change, &args.telling)?;
+    show(&args.telling, name, Some(&key), &file, &edited)?;
+    if !args.telling.dry_run {
+        output::tell(&format!("wrote a second key of `{name}` into {}", file.display()));
+        output::tell(&format!(
+            "next: start Weir again: it reads its configuration once, and both keys are good then\n      give the \
+             key to the client; it is not shown again\n      `weir keys rotate {name} --finish` drops the older \
+             one, once the client has it"
+        ));
+    }
+    Ok(())
+}
+
+fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
+    let name = &args.name;
+    let desk = Desk::open(&args.place)?;
+    desk.client(name)?;
+    let mut is_told = false;
+    for file in &desk.files {
+        if !edit::has(&read(file)?.text, name, None) {
+            continue;
+        }
+        let edited = desk.edit(file, name, &Change::Revoke, &args.telling)?;
+        if args.telling.dry_run || args.telling.json && !is_told {
+            show(&args.telling, name, None, file, &edited)?;
+        }
+        is_told = true;
+        if !args.telling.dry_run {
+            output::tell(&format!("removed the client `{name}` from {}", file.display()));
+        }
+    }
+    if args.telling.dry_run {
+        return Ok(());
+    }
+    output::tell("next: start Weir again: until then its keys are good");
+    let is_last = desk.config.clients.len() == 1;
+    let listens_here = desk.config.server.listen.ip().to_canonical().is_loopback();
+    if is_last && listens_here && desk.config.auth.mode == AuthMode::Auto {
+        output::tell(
+            "note: no client is left, so whoever reaches Weir on this machine will enter without a key; write \
+             mode = \"required\" in [auth] to keep the door closed",
+        );
+    }
+    Ok(())
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let desk = Desk::open(&args.place)?;
+    let (clients, now) = (&desk.config.clients, SystemTime::now());
+    let role = |client: &Client| match client.role.starts_with("client:") {
+        true => None,
+        false => Some(client.role.clone()),
+    };
+    if args.json {
+        let rows = clients.iter().map(|client| {
+            let mut row = Object::new();
+            row.set("name", json::quote(&client.name));
+            if let Some(role) = role(client) {
+                row.set("role", json::quote(&role));
+            }
+            row.set("keys", client.key_sha256.len().to_string());
+            if let Some(expires) = client.expires {
+                row.set("expires", json::quote(&to_words(expires)));
+                row.set("expired", (expires <= now).to_string());
+            }
+            row.to_bytes()
+        });
+        let rows: Vec<_> = rows.collect();
+        let rows = rows.join(&b","[..]);
+        let rows = String::from_utf8_lossy(&rows);
+        return output::print(|out| writeln!(out, "{{\"clients\":[{rows}]}}"));
+    }
+    let rows = clients.iter().map(|client| {
+        let keys = match client.key_sha256.len() {
+            0 => "no key",
+            1 => "1 key",
+            _ => "2 keys",
+        };
+        let end = match client.expires {
+            None => "never expires".to_owned(),
+            Some(end) if end <= now => format!("expired at {}", to_words(end)),
+            Some(end) => format!("expires at {}", to_words(end)),
+        };
+        let role = role(client).unwrap_or_else(|| "(rules of its own)".to_owned());
+        [client.name.clone(), role, keys.to_owned(), end]
+    });
+    let rows: Vec<_> = rows.collect();
+    let width = |at: usize| rows.iter().map(|row| row[at].len()).max().unwrap_or(0);
+    let (names, roles) = (width(0), width(1));
+    output::print(|out| {
+        rows.iter().try_for_each(|[name, role, keys, end]| {
+            writeln!(out, "{name:names$}  {role:roles$}  {keys:6}  {end}")
+        })
+    })
+}
+
+/// Prints the key, or with `--dry-run` the lines; with `--json` all of it.
+fn show(
+    telling: &Telling,
+    name: &str,
+    key: Option<&Secret>,
+    file: &Path,
+    edited: &Edited,
+) -> Result<(), Failure> {
+    if telling.json {
+        let mut told = Object::new();
+        told.set("client", json::quote(name));
+        if let Some(key) = key {
+            told.set("key", json::quote(key.expose()));
+            told.set("sha256", json::quote(&hash_of(key)));
+        }
+        told.set("file", json::quote(&file.display().to_string()));
+        told.set("written", (!telling.dry_run).to_string());
+        if telling.dry_run {
+            told.set("lines", json::quote(&edited.lines));
+        }
+        let told = told.to_bytes();
+        return output::print(|out| out.write_all(&[&told[..], b"\n"].concat()));
+    }
+    match (telling.dry_run, key) {
+        (true, key) => {
+            output::print(|out| out.write_all(edited.lines.as_bytes()))?;
+            if let Some(key) = key {
+                output::tell(&format!("the key, if you write these lines: {}", key.expose()));
+            }
+            Ok(())
+        }
+        (false, Some(key)) => output::print(|out| writeln!(out, "{}", key.expose())),
+        (false, None) => Ok(()),
+    }
+}
+
+// === The desk ===
+
+/// A configuration that is being changed.
+struct Desk {
+    config: Config,
+    /// The main one first.
+    files: Vec<PathBuf>,
+}
+
+impl Desk {
+    fn open(place: &Place) -> Result<Self, Failure> {
+        let path = match &place.config {
+            Some(path) => path.clone(),
+            None => house::find()?,
+        };
+        let options = house::options(true);
+        let config = Config::without_upstreams(&path, &options).map_err(Failure::Config)?;
+        let files = Config::files(&path, &options).map_err(Failure::Config)?;
+        Ok(Self { config, files })
+    }
+
+    fn client(&self, name: &str) -> Result<&Client, Failure> {
+        let clients = &self.config.clients;
+        clients.iter().find(|client| client.name == name).ok_or_else(|| {
+            let near = nearest(name, clients.iter().map(|client| client.name.as_str()));
+            Failure::Usage(match near {
+                Some(near) => format!("no client `{name}`; did you mean `{near}`?"),
+                None => format!("no client `{name}`: `weir keys list` tells which there are"),
+            })
+        })
+    }
+
+    fn check_role(&self, role: &str) -> Result<(), Failure> {
+        let mut roles =
+            self.config.roles.keys().map(String::as_str).filter(|role| config::is_plain_name(role));
+        if roles.clone().any(|one| one == role) {
+            return Ok(());
+        }
+        let near = nearest(role, roles.clone());
+        Err(Failure::Usage(match near {
+            Some(near) => format!("no role `{role}`; did you mean `{near}`?"),
+            None => {
+                let roles: Vec<_> = roles.by_ref().collect();
+                format!("no role `{role}` in the configuration, which has {}", roles.join(", "))
+            }
+        }))
+    }
+
+    /// One of the configuration's files, by any way to it.
+    fn own_file(&self, file: &Path) -> Result<PathBuf, Failure> {
+        let real = std::fs::canonicalize(file).ok();
+        let is_it = |one: &&PathBuf| {
+            **one == *file || real.is_some() && std::fs::canonicalize(one).ok() == real
+        };
+        self.files.iter().find(is_it).cloned().ok_or_else(|| {
+            Failure::Usage(format!(
+                "{} does not belong to the configuration: make it, and name it in the `include` of {}",
+                file.display(),
+                self.files.first().map(|main| main.display().to_string()).unwrap_or_default()
+            ))
+        })
+    }
+
+    /// The file in which a client says this.
+    fn file_of(&self, name: &str, key: &str) -> Result<PathBuf, Failure> {
+        for file in &self.files {
+            if edit::has(&read(file)?.text, name, Some(key)) {
+                return Ok(file.clone());
+            }
+        }
+        // Somebody has changed it since it was read.
+        Err(Failure::Usage(format!("no file says {key} of client `{name}` any more")))
+    }
+
+    /// Changes what a file says of a client.
+    fn edit(
+        &self,
+        file: &Path,
+        name: &str,
+        change: &Change<'_>,
+        telling: &Telling,
+    ) -> Result<Edited, Failure> {
+        let Written { text, has_mark } = read(file)?;
+        let edited = edit::edit(&text, name, change).ok_or_else(|| {
+            Failure::NoConfig(format!(
+                "{}: what it says of client `{name}` cannot be changed without touching the rest, so nothing was \
+                 written; change it by hand: {}",
+                file.display(),
+                edit::by_hand(name, change),
+            ))
+        })?;
+        if !telling.dry_run {
+            let mark = if has_mark { "\u{feff}" } else { "" };
+            files::replace(
+                file,
+                Some(&format!("{mark}{text}")),
+                &format!("{mark}{}", edited.text),
+            )?;
+        }
+        Ok(edited)
+    }
+}
+
+fn read(file: &Path) -> Result<Written, Failure> {
+    document::read(file)?.ok_or_else(|| Failure::Usage(format!("{} is gone", file.display())))
+}
+
+fn hash_of(key: &Secret) -> String {
+    Sha256::digest(key.expose()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+// === When ===
+
+/// A moment that is yet to come, as the configuration writes it.
+fn moment(text: &str, now: SystemTime) -> Result<Datetime, Failure> {
+    let malformed = || {
+        Failure::Usage(format!(
+            "--expires {text:?} is no time: write it like 90d, 12h, 2027-06-30 or 2027-06-30T12:00:00Z"
+        ))
+    };
+    let words = match text.strip_suffix(['d', 'h']) {
+        Some(number) => {
+            let unit = if text.ends_with('d') { 86_400 } else { 3_600 };
+            let number: u64 = number.parse().map_err(|_| malformed())?;
+            // Whole seconds that four digits of a year can tell.
+            let seconds =
+                number.checked_mul(unit).filter(|it| *it < LONGEST).ok_or_else(malformed)?;
+            to_words(now + Duration::from_secs(seconds))
+        }
+        None if text.len() == "2027-06-30".len() => format!("{text}T00:00:00Z"),
+        None => text.to_owned(),
+    };
+    let moment: Datetime = words.parse().map_err(|_| malformed())?;
+    match config::moment(&moment) {
+        None => Err(malformed()),
+        Some(end) if end <= now => {
+            Err(Failure::Usage(format!("--expires {text}: this moment has passed")))
+        }
+        Some(_) => Ok(moment),
+    }
+}
+
+/// A thousand years, in seconds.
+const LONGEST: u64 = 1_000 * 365 * 86_400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_a_time_from_now_or_a_date() {
+        // 2026-11-21T04:20:12Z
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_234_812);
+        for (text, expected) in [
+            ("90d", Some("2027-02-19T04:20:12Z")),
+            ("1h", Some("2026-11-21T05:20:12Z")),
+            ("2027-06-30", Some("2027-06-30T00:00:00Z")),
+            ("2027-06-30T12:00:00+02:00", Some("2027-06-30T12:00:00+02:00")),
+            ("2026-11-21", None),
+            ("2020-01-01T00:00:00Z", None),
+            ("2027-06-30T12:00:00", None),
+            ("2027-13-30", None),
+            ("0d", None),
+            ("90", None),
+            ("-1d", None),
+            ("99999999999999d", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            let found = moment(text, now).ok().map(|moment| moment.to_string());
+            assert_eq!(found.as_deref(), expected, "{text:?}");
+        }
+    }
+}

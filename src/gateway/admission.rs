@@ -1,0 +1,116 @@
+//! How a request begins: with a [`Permit`], which lists, asks and subscriptions want to see.
+//!
+//! A request is charged once, before anything else is done for it: by the item that it is about, if its client can
+//! reach one, and else by its method alone. What is denied and what is not there are charged alike.
+//!
+//! Knows nothing of: notifications and answers, which begin nothing and are never refused; HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::parking::Request;
+use super::rounds::state_of;
+use super::{Fault, Guest};
+use crate::catalog::Target;
+use crate::json::Object;
+use crate::mcp::call::{Ask, Method};
+use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
+use crate::mcp::revision::Revision;
+use crate::policy::limits::{Charge, Limits, Permit, Refused};
+
+impl Guest {
+    /// Lets a request begin, and charges the limits for it. The permit is to be kept until it has been answered.
+    ///
+    /// A further round of a call that waits here was charged when the call began; where the round goes to an
+    /// upstream that keeps its calls itself it is a call like any other.
+    pub async fn admit(
+        &self,
+        revision: Revision,
+        method: &str,
+        params: &Object,
+    ) -> Result<Permit, Fault> {
+        let Some(limits) = self.limits() else { return Ok(Permit::unlimited()) };
+        if self.goes_on(method, params) {
+            let target = self.item(revision, method, params).await;
+            return Ok(limits.readmit(&self.charge(method, target.as_deref())));
+        }
+        let target = match limits.look_at_items() {
+            true => self.item(revision, method, params).await,
+            false => None,
+        };
+        self.charged(limits, method, target.as_deref())
+    }
+
+    /// The same for a request that is about no item.
+    pub fn admit_at_once(&self, method: &str) -> Result<Permit, Fault> {
+        match self.limits() {
+            Some(limits) => self.charged(limits, method, None),
+            None => Ok(Permit::unlimited()),
+        }
+    }
+
+    /// Whether so many of its requests have been refused that the next need not be read: then how long it has to
+    /// wait. Never while it may have answers to bring.
+    pub fn overrun(&self) -> Option<Duration> {
+        let wait = self.limits()?.overrun(&self.principal, self.from)?;
+        (!self.gateway.parking.has_any(&self.principal)).then_some(wait)
+    }
+
+    fn limits(&self) -> Option<&Limits> {
+        let limits = self.gateway.policy.limits();
+        (self.is_limited && !limits.is_empty()).then_some(limits)
+    }
+
+    fn charged(
+        &self,
+        limits: &Limits,
+        method: &str,
+        target: Option<&Target>,
+    ) -> Result<Permit, Fault> {
+        limits.admit(&self.charge(method, target)).map_err(|Refused { retry_after, limit }| {
+            tracing::debug!(client = %self.principal.name, method, limit, "a limit is reached");
+            Fault::TooMany { retry_after }
+        })
+    }
+
+    fn charge<'a>(&'a self, method: &'a str, target: Option<&'a Target>) -> Charge<'a> {
+        let item = target.map(|target| (&target.upstream, &*target.own));
+        Charge { method, principal: &self.principal, from: self.from, item }
+    }
+
+    /// Whether it brings answers to a call that waits for them.
+    fn goes_on(&self, method: &str, params: &Object) -> bool {
+        let waits_for = || {
+            let state = state_of(params)?;
+            let method = Method::of(method)?;
+            let (kind, key) = Ask::item(method, params).ok()?;
+            let request = Request::new(method, kind, key, params);
+            Some(self.gateway.parking.waits_for(&self.principal, &request, &state))
+        };
+        waits_for().unwrap_or(false)
+    }
+
+    /// The item that a request is about, if the guest can reach it.
+    async fn item(&self, revision: Revision, method: &str, params: &Object) -> Option<Arc<Target>> {
+        let (method, kind, key) = match method {
+            SUBSCRIBE | UNSUBSCRIBE => {
+                (Method::ReadResource, Kind::Resource, params.get_string("uri")?.into())
+            }
+            method => {
+                let method = Method::of(method)?;
+                let (kind, key) = Ask::item(method, params).ok()?;
+                (method, kind, key)
+            }
+        };
+        let find = || match method.is_about_a_task() {
+            true => self.open_task(&key, revision.era()).map(|(_, target)| target),
+            false => self.resolve_as(method, kind, &key, revision),
+        };
+        if let Some(target) = find() {
+            return Some(target);
+        }
+        // Just after the start the owner may not have been listed yet.
+        self.settle().await;
+        find()
+    }
+}

@@ -1,0 +1,108 @@
+//! What a key of Weir's own making looks like: `weir_`, 43 letters and digits, `_`, and 6 more that check it.
+//!
+//! The 43 are 256 random bits, and more than a hair: there are 62 letters and digits. The 6 are the CRC-32 of all before
+//! the last `_`, so whoever looks for secrets in texts, and Weir itself, can tell a key from what only looks like one,
+//! or was not copied whole. It protects nothing.
+//!
+//! Knows nothing of: who has which key.
+
+use zeroize::Zeroizing;
+
+use crate::secret::Secret;
+
+/// Makes a key that nobody can guess.
+pub fn new_key() -> Secret {
+    let mut body = Zeroizing::new(String::with_capacity(MARK.len() + BODY));
+    body.push_str(MARK);
+    while body.len() < MARK.len() + BODY {
+        let mut byte = [0];
+        getrandom::fill(&mut byte).expect("the system has random numbers");
+        // The last 8 of 256 are drawn again: they would make the first digits a little more likely.
+        if byte[0] < 248 {
+            body.push(char::from(DIGITS[usize::from(byte[0] % 62)]));
+        }
+    }
+    Secret::from(with_check(&body))
+}
+
+/// Whether a text begins as a key of Weir's own making does, and is none.
+pub fn is_mistyped(text: &str) -> bool {
+    text.starts_with(MARK) && !is_key(text)
+}
+
+fn is_key(text: &str) -> bool {
+    let Some((body, _)) = text.rsplit_once('_') else { return false };
+    let Some(digits) = body.strip_prefix(MARK) else { return false };
+    digits.len() == BODY
+        && digits.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        && *with_check(body) == *text
+}
+
+fn with_check(body: &str) -> String {
+    let mut rest = crc32(body.as_bytes());
+    let mut check = [b'0'; CHECK];
+    for digit in check.iter_mut().rev() {
+        *digit = DIGITS[(rest % 62) as usize];
+        rest /= 62;
+    }
+    format!("{body}_{}", String::from_utf8_lossy(&check))
+}
+
+/// CRC-32 as ISO 3309 and zip have it.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+/// How keys begin.
+const MARK: &str = "weir_";
+/// How many letters and digits: 62^43 is more than 2^256.
+const BODY: usize = 43;
+const CHECK: usize = 6;
+const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeMap, HashSet};
+
+    #[test]
+    fn a_key_is_recognised_and_one_that_is_cut_or_mistyped_is_told() {
+        let key = new_key();
+        let key = key.expose();
+        assert!(is_key(key) && !is_mistyped(key), "{} characters", key.len());
+        assert_eq!(key.len(), 55);
+        for at in 0..key.len() {
+            let mut changed = key.as_bytes().to_vec();
+            changed[at] = if changed[at] == b'x' { b'y' } else { b'x' };
+            let changed = String::from_utf8(changed).expect("ASCII");
+            assert!(!is_key(&changed) && (at < MARK.len() || is_mistyped(&changed)), "{at}");
+            assert!(!is_key(&key[..at]) && (at < MARK.len() || is_mistyped(&key[..at])), "{at}");
+        }
+        assert!(is_mistyped(&format!("{key} ")) && is_mistyped(&format!("{key}x")));
+        for other in ["", "weir", "9f86d081884c7d65", "Weir_x", "ey.J.x"] {
+            assert!(!is_mistyped(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_check_is_the_crc_that_others_compute() {
+        // The check value of the algorithm's own catalogues, and one of base 62.
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        assert_eq!(crc32(b""), 0);
+        assert_eq!(with_check("123456789"), "123456789_3jZRME");
+    }
+
+    #[test]
+    fn keys_differ_and_every_digit_is_as_likely_as_the_others() {
+        let keys: HashSet<_> = (0..5_000).map(|_| new_key().expose().to_owned()).collect();
+        assert_eq!(keys.len(), 5_000);
+        let mut counts = BTreeMap::new();
+        for digit in keys.iter().flat_map(|key| key[MARK.len()..MARK.len() + BODY].chars()) {
+            *counts.entry(digit).or_insert(0) += 1;
+        }
+        // 3 468 of each are expected, with a deviation of 58.
+        assert_eq!(counts.len(), 62);
+        assert!(counts.values().all(|count| (3_100..3_850).contains(count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,296 @@
+//! How often something may be done, and how much of it at a time.
+//!
+//! A [`Limit`] counts requests in buckets: one for each client, user, role or upstream, or one for all. Whatever
+//! several limits have to say about a request, all are charged or none. Who shows no credentials is counted by
+//! the address of the connection: nothing that a client says of itself makes it somebody else.
+//!
+//! Promises: a refused request takes nothing, and is told how long it has to wait; the buckets are bounded; a
+//! [`Permit`] gives its places back when it is dropped.
+//!
+//! Knows nothing of: views, the wire, and which requests there are.
+
+pub mod gcra;
+mod table;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Principal;
+use crate::mcp::name::UpstreamName;
+use crate::mcp::pattern::Pattern;
+pub use gcra::Rate;
+use table::{Bucket, Key, Table, Who};
+
+/// One limit: a rate, or how many at a time, or both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// Who is counted together.
+    pub per: Per,
+    /// The methods that it counts.
+    pub methods: Vec<Pattern>,
+    /// The items that it counts, as `<upstream>/<original name>`; without one, whatever a request is about.
+    pub item: Option<Pattern>,
+    /// How often.
+    pub rate: Option<Rate>,
+    /// How many at a time.
+    pub concurrency: Option<usize>,
+}
+
+/// Who is counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Per {
+    /// Each client for itself; without credentials, each address.
+    Client,
+    /// Each user, whichever client they use.
+    User,
+    /// All in one role.
+    Role,
+    /// All that goes to one upstream.
+    Upstream,
+    /// All.
+    Global,
+}
+
+/// A request, as limits see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Charge<'a> {
+    /// The method's name on the wire.
+    pub method: &'a str,
+    /// Who asks.
+    pub principal: &'a Principal,
+    /// Where its connection comes from.
+    pub from: Option<IpAddr>,
+    /// The item that it is about, if it is about one that its client can reach: the upstream, and the original name or
+    /// URI.
+    pub item: Option<(&'a UpstreamName, &'a str)>,
+}
+
+/// Not now. Nothing was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("limit {limit} is reached")]
+pub struct Refused {
+    /// When it would be admitted, if nobody else comes first. A guess where too many are under way.
+    pub retry_after: Duration,
+    /// The limit that is in the way for the longest, by its number in the configuration, from 0.
+    pub limit: usize,
+}
+
+/// All limits.
+#[derive(Debug)]
+pub struct Limits {
+    limits: Vec<Limit>,
+    /// Buckets of those who have names, which the configuration bounds, or an identity provider.
+    named: Table,
+    /// Buckets of addresses, apart from the others: no crowd of strangers takes a known client's place.
+    strangers: Table,
+    start: Instant,
+}
+
+/// A request's places among those that may be under way; none, where nothing limits them. They return when it is
+/// dropped.
+#[derive(Debug, Default)]
+pub struct Permit {
+    places: Vec<Arc<Bucket>>,
+    is_away: bool,
+}
+
+impl Limits {
+    /// Makes the limits, with every bucket full.
+    pub fn new(limits: Vec<Limit>) -> Self {
+        let table = || Table::new(limits.len() + OWN_LIMITS, MAX_BUCKETS);
+        Self { named: table(), strangers: table(), limits, start: Instant::now() }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// Whether it matters which item a request is about.
+    pub fn look_at_items(&self) -> bool {
+        self.limits.iter().any(|limit| limit.item.is_some() || limit.per == Per::Upstream)
+    }
+
+    /// Admits a request and charges every limit that counts it, or none.
+    pub fn admit(&self, charge: &Charge<'_>) -> Result<Permit, Refused> {
+        if self.limits.is_empty() {
+            return Ok(Permit::default());
+        }
+        let now = self.now();
+        let counting = self.counting(charge, now);
+        // In the order of the limits, as everybody does: so nobody waits for anybody in a circle.
+        let mut states: Vec<_> = counting.iter().map(|(.., bucket)| bucket.lock()).collect();
+        let waits = counting.iter().zip(&states).map(|((number, limit, _), state)| {
+            let rate = limit.rate.map_or(Duration::ZERO, |rate| state.gcra.wait(rate, now));
+            let is_crowded = limit.concurrency.is_some_and(|most| state.in_flight >= most);
+            let retry_after = if is_crowded { rate.max(CROWDED_RETRY) } else { rate };
+            Refused { retry_after, limit: *number }
+        });
+        let longest = waits.max_by_key(|refused| refused.retry_after);
+        if let Some(refused) = longest.filter(|refused| !refused.retry_after.is_zero()) {
+            drop(states);
+            self.count_refusal(charge.principal, charge.from, now);
+            return Err(refused);
+        }
+        for ((_, limit, _), state) in counting.iter().zip(&mut states) {
+            if let Some(rate) = limit.rate {
+                state.gcra.take(rate, now);
+            }
+            state.in_flight += usize::from(limit.concurrency.is_some());
+        }
+        drop(states);
+        Ok(Permit::of(counting))
+    }
+
+    /// Admits what goes on with a request that was admitted before: it is not charged, and takes its places back
+    /// even if somebody else has them now.
+    pub fn readmit(&self, charge: &Charge<'_>) -> Permit {
+        let permit = Permit::of(self.counting(charge, self.now()));
+        permit.places.iter().for_each(|bucket| bucket.lock().in_flight += 1);
+        permit
+    }
+
+    /// The limits that count a request, and whose bucket it is.
+    fn counting(&self, charge: &Charge<'_>, now: u64) -> Vec<(usize, &Limit, Arc<Bucket>)> {
+        let own = charge.item.map(|(upstream, own)| format!("{upstream}/{own}"));
+        let counts = |limit: &Limit| {
+            let is_item = match (&limit.item, &own) {
+                (Some(pattern), Some(own)) => pattern.matches(own),
+                (Some(_), None) => false,
+                (None, _) => true,
+            };
+            is_item && limit.methods.iter().any(|pattern| pattern.matches(charge.method))
+        };
+        let counting = self.limits.iter().enumerate().filter(|(_, limit)| counts(limit));
+        let with_bucket = |(number, limit): (usize, &'_ Limit)| {
+            let principal = charge.principal;
+            let (table, who) = match limit.per {
+                Per::Client => self.whose(principal, principal.client(), charge.from),
+                Per::User => self.whose(principal, principal.user(), charge.from),
+                Per::Role => (&self.named, Who::Name(Arc::clone(&principal.role))),
+                Per::Upstream => (&self.named, Who::Name(charge.item?.0.as_str().into())),
+                Per::Global => (&self.named, Who::All),
+            };
+            Some((number, table.bucket(Key { limit: number, who }, now)))
+        };
+        let counting = counting.filter_map(|(number, limit)| {
+            let (number, bucket) = with_bucket((number, limit))?;
+            Some((number, limit, bucket))
+        });
+        counting.collect()
+    }
+
+    fn whose(&self, principal: &Principal, name: &Arc<str>, from: Option<IpAddr>) -> (&Table, Who) {
+        match from {
+            Some(address) if principal.is_anonymous() => (&self.strangers, Who::at(address)),
+            _ => (&self.named, Who::Name(Arc::clone(name))),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    // === The door ===
+
+    /// Whether so many requests of this one have been refused that it is not worth while to read the next: then how
+    /// long it has to wait.
+    pub fn overrun(&self, principal: &Principal, from: Option<IpAddr>) -> Option<Duration> {
+        if self.limits.is_empty() {
+            return None;
+        }
+        let (table, who) = self.whose(principal, principal.client(), from);
+        let bucket = table.find(&Key { limit: self.limits.len() + REFUSALS, who })?;
+        let wait = bucket.lock().gcra.wait(refusals(), self.now());
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    fn count_refusal(&self, principal: &Principal, from: Option<IpAddr>, now: u64) {
+        let (table, who) = self.whose(principal, principal.client(), from);
+        self.count(table, Key { limit: self.limits.len() + REFUSALS, who }, refusals(), now);
+    }
+
+    /// Counts credentials that nobody has. Those of one address above 20 a minute are told how long they have to wait.
+    pub fn count_failed_login(&self, from: Option<IpAddr>) -> Option<Duration> {
+        let key = Key { limit: self.limits.len() + LOGINS, who: Who::at(from?) };
+        self.count(&self.strangers, key, logins(), self.now())
+    }
+
+    /// Charges a bucket, or tells how long it has to wait for that.
+    fn count(&self, table: &Table, key: Key, rate: Rate, now: u64) -> Option<Duration> {
+        let bucket = table.bucket(key, now);
+        let mut state = bucket.lock();
+        let wait = state.gcra.wait(rate, now);
+        if wait.is_zero() {
+            state.gcra.take(rate, now);
+            return None;
+        }
+        Some(wait)
+    }
+}
+
+impl Permit {
+    /// A permit for what nobody counts: what whoever holds the program and its configuration does with it.
+    pub fn unlimited() -> Self {
+        Self::default()
+    }
+
+    fn of(counting: Vec<(usize, &Limit, Arc<Bucket>)>) -> Self {
+        let limiting = counting.into_iter().filter(|(_, limit, _)| limit.concurrency.is_some());
+        Self { places: limiting.map(|(.., bucket)| bucket).collect(), is_away: false }
+    }
+
+    /// Whether it holds any place, so that it matters how long it is kept.
+    pub fn holds_places(&self) -> bool {
+        !self.places.is_empty()
+    }
+
+    /// Gives the places to others while a person is waited for, and then takes them back even if they are taken: the
+    /// request is under way already.
+    pub async fn aside<T>(&mut self, wait: impl Future<Output = T>) -> T {
+        self.leave();
+        let waited = wait.await;
+        self.places.iter().for_each(|bucket| bucket.lock().in_flight += 1);
+        self.is_away = false;
+        waited
+    }
+
+    fn leave(&mut self) {
+        if !std::mem::replace(&mut self.is_away, true) {
+            self.places.iter().for_each(|bucket| bucket.lock().in_flight -= 1);
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// The most buckets of one table: some 20 MiB.
+const MAX_BUCKETS: usize = 100_000;
+/// When to try again where too many are under way: nobody knows when one of them ends.
+const CROWDED_RETRY: Duration = Duration::from_secs(1);
+
+/// Weir's own limits are numbered behind those of the configuration.
+const OWN_LIMITS: usize = 2;
+const REFUSALS: usize = 0;
+const LOGINS: usize = 1;
+
+/// Refusals that are worth reading a request for. A well-behaved client waits as long as it is told and gets none of
+/// them in a row.
+fn refusals() -> Rate {
+    Rate::new(10, Duration::from_secs(1), 100)
+}
+
+/// Attempts with credentials that nobody has.
+fn logins() -> Rate {
+    Rate::new(20, Duration::from_secs(60), 20)
+}
+
+#[cfg(test)]
+mod tests;

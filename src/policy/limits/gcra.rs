@@ -1,0 +1,155 @@
+//! The generic cell rate algorithm: a rate with a burst, kept in one number.
+//!
+//! What is kept is the time at which all that was admitted will have been paid for. Whole nanoseconds, so that
+//! nothing is lost to rounding.
+//!
+//! Promise: over any window, as the clock shows it, no more is admitted than rate × window + burst; a clock that goes
+//! back makes it stricter.
+//!
+//! Knows nothing of: who is limited, and what is counted.
+
+use std::time::Duration;
+
+/// How often, and how many at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Nanoseconds for one.
+    interval: u64,
+    burst: u32,
+}
+
+/// What one bucket has admitted.
+#[derive(Debug, Default)]
+pub(super) struct Gcra {
+    /// When all of it is paid for, in nanoseconds of the clock.
+    paid_at: u64,
+}
+
+impl Rate {
+    /// `count` in each `period`, after a pause `burst` at once. None of them is zero; a period is an hour at most.
+    pub fn new(count: u32, period: Duration, burst: u32) -> Self {
+        let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        // Rounded up: by less than a nanosecond slower, never faster.
+        Self { interval: period.div_ceil(u64::from(count.max(1))).max(1), burst: burst.max(1) }
+    }
+
+    fn tolerance(self) -> u64 {
+        self.interval.saturating_mul(u64::from(self.burst))
+    }
+}
+
+impl Gcra {
+    /// How long one more has to wait; zero if it need not.
+    pub(super) fn wait(&self, rate: Rate, now: u64) -> Duration {
+        let paid_at = self.paid_at.max(now).saturating_add(rate.interval);
+        Duration::from_nanos(paid_at.saturating_sub(now.saturating_add(rate.tolerance())))
+    }
+
+    /// Admits one.
+    pub(super) fn take(&mut self, rate: Rate, now: u64) {
+        self.paid_at = self.paid_at.max(now).saturating_add(rate.interval);
+    }
+
+    /// Whether it says no more than a new one would.
+    pub(super) fn is_full(&self, now: u64) -> bool {
+        self.paid_at <= now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn admit(gcra: &mut Gcra, rate: Rate, now: u64) -> bool {
+        let admitted = gcra.wait(rate, now).is_zero();
+        if admitted {
+            gcra.take(rate, now);
+        }
+        admitted
+    }
+
+    #[test]
+    fn a_burst_goes_at_once_and_then_one_an_interval() {
+        let (rate, mut gcra) = (Rate::new(600, Duration::from_secs(60), 3), Gcra::default());
+        let admitted = |gcra: &mut Gcra, now| (0..10).filter(|_| admit(gcra, rate, now)).count();
+        assert_eq!(admitted(&mut gcra, 0), 3);
+        assert_eq!(gcra.wait(rate, 0), Duration::from_millis(100));
+        assert_eq!(admitted(&mut gcra, SECOND / 10 - 1), 0);
+        assert_eq!(admitted(&mut gcra, SECOND / 10), 1);
+        assert!(!gcra.is_full(SECOND / 10));
+        assert_eq!(admitted(&mut gcra, 60 * SECOND), 3);
+        assert!(gcra.is_full(61 * SECOND));
+    }
+
+    /// The slow definition: a bucket of `burst` tokens, filled in exact fractions.
+    struct Bucket {
+        /// In units of which one token has `interval`.
+        level: u128,
+        at: u64,
+    }
+
+    proptest! {
+        #[test]
+        fn d_p26_it_agrees_with_a_bucket_of_tokens(
+            count in 1_u32..1_000,
+            minutes in any::<bool>(),
+            burst in 1_u32..20,
+            pauses in prop::collection::vec(0_u64..3 * SECOND, 1..200),
+        ) {
+            let period = Duration::from_secs(if minutes { 60 } else { 1 });
+            let rate = Rate::new(count, period, burst);
+            let (interval, full) = (u128::from(rate.interval), u128::from(rate.tolerance()));
+            let mut bucket = Bucket { level: full, at: 0 };
+            let (mut gcra, mut now) = (Gcra::default(), 0);
+            for pause in pauses {
+                now += pause / u64::from(count);
+                bucket.level = full.min(bucket.level + u128::from(now - bucket.at));
+                bucket.at = now;
+                let expected = bucket.level >= interval;
+                if expected {
+                    bucket.level -= interval;
+                }
+                prop_assert_eq!(admit(&mut gcra, rate, now), expected);
+            }
+        }
+
+        #[test]
+        fn d_p26_no_window_admits_more_than_its_time_and_a_burst_even_if_the_clock_goes_back(
+            count in 1_u32..1_000,
+            burst in 1_u32..20,
+            steps in prop::collection::vec((0_u64..2 * SECOND, 0_u64..SECOND), 1..200),
+        ) {
+            let rate = Rate::new(count, Duration::from_secs(1), burst);
+            let (mut gcra, mut now, mut admitted) = (Gcra::default(), 5 * SECOND, Vec::new());
+            for (forth, back) in steps {
+                now += forth / u64::from(count);
+                // The clock goes back for one reading in two.
+                let shown = if back % 2 == 0 { now } else { now - back };
+                if admit(&mut gcra, rate, shown) {
+                    admitted.push(i128::from(shown));
+                }
+            }
+            for (first, from) in admitted.iter().enumerate() {
+                for (last, to) in admitted.iter().enumerate().skip(first) {
+                    // As the clock shows it: a window that ends before it begins has less than a burst.
+                    let paid = (last - first + 1) as i128 * i128::from(rate.interval);
+                    prop_assert!(paid <= to - from + i128::from(rate.tolerance()));
+                }
+            }
+        }
+
+        #[test]
+        fn d_p26_waiting_as_long_as_it_says_is_enough_and_no_longer_than_needed(
+            count in 1_u32..1_000_000, burst in 1_u32..100, taken in 0_u32..1_000, now in 0_u64..SECOND,
+        ) {
+            let (rate, mut gcra) = (Rate::new(count, Duration::from_secs(3_600), burst), Gcra::default());
+            (0..taken).for_each(|_| gcra.take(rate, now));
+            let wait = u64::try_from(gcra.wait(rate, now).as_nanos()).expect("short");
+            prop_assert!(gcra.wait(rate, now + wait).is_zero());
+            prop_assert!(wait == 0 || !gcra.wait(rate, now + wait - 1).is_zero());
+        }
+    }
+}
