@@ -22,7 +22,6 @@ mod house;
 mod init;
 mod list;
 mod log;
-mod moment;
 mod needed;
 mod output;
 mod read;
@@ -42,6 +41,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+use crate::moment;
 use failure::Failure;
 use output::Color;
 use signals::Signals;

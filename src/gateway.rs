@@ -11,6 +11,7 @@ pub mod fault;
 mod first_list;
 pub mod listen;
 mod parking;
+mod recorded;
 mod refresh;
 mod rounds;
 mod subscriptions;
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::audit::Record;
 use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
 use crate::mcp::call::{Ask, Call, Caller, Client, Method};
 use crate::mcp::kind::Kind;
@@ -70,6 +72,8 @@ pub struct Guest {
     view: watch::Receiver<Arc<View>>,
     /// Whether its role hides nothing and it showed no credentials.
     public: bool,
+    /// Where is told what becomes of its request.
+    record: Record,
 }
 
 /// A page of a merged list, in no dialect.
@@ -152,7 +156,8 @@ impl Gateway {
         let public = anonymous && *role == Role::everything();
         let filter: Arc<dyn Filter> = Arc::new(ByRole(role));
         let view = self.catalog.view(&principal.role, &filter);
-        Guest { gateway: Arc::clone(self), principal, from: None, view, public }
+        let record = Record::off();
+        Guest { gateway: Arc::clone(self), principal, from: None, view, public, record }
     }
 
     /// The upstreams, in no order.
@@ -226,6 +231,7 @@ impl Guest {
     /// Answers a list from memory.
     pub async fn list(&self, kind: Kind, cursor: Option<&str>, form: Form) -> Result<Page, Fault> {
         let unreadable = |_| Fault::Request("Invalid cursor".to_owned());
+        self.record.about(kind);
         let after = cursor.map(|text| Cursor::parse(text, kind)).transpose().map_err(unreadable)?;
         self.settle().await;
         let page = self.view().page(kind, after.as_ref(), form);
@@ -241,12 +247,17 @@ impl Guest {
     /// The item that an ask is about: whoever has it may ask.
     pub async fn find(&self, ask: &Ask) -> Result<Arc<Target>, Fault> {
         if let Some(target) = self.resolve(ask) {
+            self.record_found(&target);
             return Ok(target);
         }
         // Just after the start the owner may not have been listed yet.
         self.settle().await;
-        let missing = || Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() };
-        self.resolve(ask).ok_or_else(missing)
+        let target = self.resolve(ask).ok_or_else(|| {
+            self.record_missing(ask);
+            Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() }
+        })?;
+        self.record_found(&target);
+        Ok(target)
     }
 
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
@@ -273,11 +284,13 @@ impl Guest {
         // The name may have gone to another upstream since.
         let target = target.filter(|target| target.upstream.as_str() == &*task.upstream);
         let target = target.ok_or(Fault::NoSuchTask)?;
+        self.record_found(&target);
         let call = ask.call(&task.own, caller);
         self.call(&target, call).await
     }
 
     async fn call(&self, target: &catalog::Target, call: Call) -> Result<Went, Fault> {
+        self.admit().await?;
         let name = &target.upstream;
         let may_name_a_task = call.method == Method::CallTool || call.method.is_about_a_task();
         let dressing = may_name_a_task.then(|| Dressing {

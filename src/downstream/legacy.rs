@@ -20,6 +20,7 @@ use super::encode;
 use super::era::Versions;
 use super::meta;
 use super::questions::{Asking, Questions};
+use super::recording::recorded;
 use crate::catalog::View;
 use crate::gateway::{Fault, Guest, Subscribed, Subscriptions, Went};
 use crate::json::Object;
@@ -133,14 +134,18 @@ pub(super) fn serve(
     max_reply: usize,
     way: Way,
 ) -> Call {
-    let Request { id, method, mut params } = request;
-    let refuse = |refused: &Refused| Call::answered(Answer::refused(Some(&id), refused));
+    let Request { id, method, mut params, bytes } = request;
+    let record = guest.record().clone();
+    record.asks(peer.revision, &method, &params);
+    record.took(bytes);
+    let refuse =
+        |refused| Call::answered(recorded(&record, Answer::refused(Some(&id), &refused)));
     let owned = match meta::take(&mut params) {
         Ok(owned) => owned,
-        Err(meta::BadMeta(text)) => return refuse(&invalid_params(text)),
+        Err(meta::BadMeta(text)) => return refuse(invalid_params(text)),
     };
     let Some(open) = calls.open(&id) else {
-        return refuse(&id_in_use());
+        return refuse(id_in_use());
     };
     let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone());
     // Nothing goes out beside an answer in a batch, so nothing can be asked there.
@@ -157,17 +162,22 @@ pub(super) fn serve(
     };
     let (guest, subscriptions) = (guest.clone(), Arc::clone(&peer.subscriptions));
     let work = async move {
-        let answer = match &*method {
-            SUBSCRIBE | UNSUBSCRIBE => {
+        let reserved = guest.reserve().await.map_err(|fault| self::refuse(&fault));
+        let answer = match (reserved, &*method) {
+            (Err(refused), _) => Err(refused),
+            (Ok(()), SUBSCRIBE | UNSUBSCRIBE) => {
                 subscribe(&guest, &subscriptions, &id, &method, &params).await
             }
-            method => answer(&guest, caller, asking, &id, method, params, max_reply).await,
+            (Ok(()), method) => {
+                answer(&guest, caller, asking, &id, method, params, max_reply).await
+            }
         };
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
-        match way {
+        let answer = match way {
             Way::Alone => answer,
             Way::Shared | Way::Batched => answer.whole(&id, max_reply).await,
-        }
+        };
+        recorded(&record, answer)
     };
     Call { answer: open.run(work).boxed(), beside }
 }
@@ -354,6 +364,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
+        Fault::Unrecorded => encode::unrecorded(),
         Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
     }

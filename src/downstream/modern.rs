@@ -12,12 +12,13 @@ use bytes::Bytes;
 use futures::FutureExt;
 use hyper::{HeaderMap, StatusCode};
 
-use super::answer::{Answer, Call, Refused};
+use super::answer::{Answer, Call, Refused, Way};
 use super::beside::Beside;
 use super::encode;
 use super::era::Versions;
 use super::meta::{self, Owned};
 use super::modern_headers;
+use super::recording::recorded;
 use super::streams::Streams;
 use crate::gateway::{Fault, Guest, Round};
 use crate::json::{self, Object};
@@ -137,21 +138,28 @@ pub(super) fn serve(
     versions: &Versions,
     streams: &Streams,
     max_reply: usize,
+    way: Way,
 ) -> Exchange {
     let Opened { request, revision, owned, capabilities, param_headers } = opened;
-    let Request { id, method, params } = request;
+    let Request { id, method, params, bytes } = request;
+    let record = guest.record().clone();
+    record.asks(revision, &method, &params);
+    record.took(bytes);
     if &*method == "server/discover" {
         let (guest, versions) = (guest.clone(), versions.clone());
         let answer = async move {
             guest.settle().await;
-            Some(discover(&guest, &id, &versions))
+            Some(recorded(&record, discover(&guest, &id, &versions)))
         };
         return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
     if &*method == "subscriptions/listen" {
         return match listening::listen(guest, &id, &params, streams) {
             Ok(listening) => Exchange::Listening(listening),
-            Err(refused) => Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused))),
+            Err(refused) => {
+                let answer = recorded(&record, Answer::refused(Some(&id), &refused));
+                Exchange::Call(Call::answered(answer))
+            }
         };
     }
     if &*method == "initialize" {
@@ -162,7 +170,8 @@ pub(super) fn serve(
             "`initialize` does not exist in revision {revision}; versions served: {}",
             versions.to_text()
         );
-        return Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused)));
+        let answer = recorded(&record, Answer::refused(Some(&id), &refused));
+        return Exchange::Call(Call::answered(answer));
     }
     // Read when the request was opened.
     let logs = owned.logs().unwrap_or_default();
@@ -178,8 +187,18 @@ pub(super) fn serve(
     };
     let guest = guest.clone();
     let work = async move {
-        let answer = answer(&guest, caller, &capabilities, &id, &method, params, max_reply).await;
-        Some(answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused)))
+        let answer = match guest.reserve().await {
+            Ok(()) => {
+                answer(&guest, caller, &capabilities, &id, &method, params, max_reply).await
+            }
+            Err(fault) => Err(refuse(&fault)),
+        };
+        let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
+        let answer = match way {
+            Way::Alone => answer,
+            Way::Shared | Way::Batched => answer.whole(&id, max_reply).await,
+        };
+        Some(recorded(&record, answer))
     };
     Exchange::Call(Call { answer: work.boxed(), beside })
 }
@@ -372,6 +391,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
+        Fault::Unrecorded => encode::unrecorded(),
         Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
             input::undeclared(*lacking)

@@ -32,6 +32,9 @@ pub enum Fault {
         /// After this time.
         retry_after: Duration,
     },
+    /// Everything has to be recorded, and this cannot be: nothing was done.
+    #[error("the request cannot be recorded")]
+    Unrecorded,
     /// The call had to wait for its client's answers, and too many do already; it was cancelled.
     #[error("too many calls wait for answers")]
     TooManyWaiting,

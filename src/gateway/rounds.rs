@@ -70,6 +70,7 @@ impl Guest {
                 };
                 let taken = parking.take(&self.principal, &request, &state, read);
                 let (asked, answers) = taken.ok_or_else(bad_state)??;
+                self.admit().await?;
                 asked.answer(answers, caller).await?
             }
         };

@@ -12,6 +12,7 @@ use futures::future::{BoxFuture, join_all};
 
 use super::super::answer::Refused;
 use super::super::encode;
+use super::super::recording::Streaming;
 use super::super::streams::{Slot, Streams};
 use super::{COMPLETE, invalid_params};
 use crate::gateway::{Guest, Listen, MAX_SUBSCRIPTIONS, News, Subscribed, Subscriptions};
@@ -28,6 +29,7 @@ pub(in crate::downstream) struct Listening {
     opening: Option<BoxFuture<'static, Vec<Bytes>>>,
     listen: Listen,
     _slot: Slot,
+    _record: Streaming,
 }
 
 pub(super) fn listen(
@@ -44,8 +46,12 @@ pub(super) fn listen(
     let slot = streams.open(guest.principal()).ok_or_else(|| encode::too_busy(STREAM_RETRY))?;
     let subscriptions = guest.subscriptions();
     let listen = guest.listen(&subscriptions);
-    let opening = Some(subscribe(guest.clone(), subscriptions, resources).boxed());
-    Ok(Listening { id: id.clone(), topics, opening, listen, _slot: slot })
+    // What becomes of each resource is no part of the listen's own record.
+    let subscriber = guest.recorded(guest.record().another());
+    subscriber.record().forget();
+    let opening = Some(subscribe(subscriber, subscriptions, resources).boxed());
+    let record = Streaming::begin(guest.record().clone());
+    Ok(Listening { id: id.clone(), topics, opening, listen, _slot: slot, _record: record })
 }
 
 /// The resources that a filter names, each once.
