@@ -1,5 +1,7 @@
 //! The commands, as a person or a script meets them: whole outputs and exit codes.
 
+#[path = "cli/auditing.rs"]
+mod auditing;
 #[path = "cli/calling.rs"]
 mod calling;
 #[path = "cli/checking.rs"]

@@ -326,7 +326,8 @@ mod tests {
         }
         drop(log);
         let names = family(&path).concat();
-        let texts: Vec<_> = names.iter().map(|path| fs::read_to_string(path).expect("text")).collect();
+        let texts: Vec<_> =
+            names.iter().map(|path| fs::read_to_string(path).expect("text")).collect();
         assert_eq!(texts, ["{\"seq\":3}\n", "{\"seq\":4}\n", ""]);
         assert_eq!(Log::open(&path).expect("opened").chain.next, 5);
     }

@@ -11,9 +11,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::Wire;
 use super::chain::{Chain, hex};
 use super::record::{Decision, Ending, Outcome};
-use super::Wire;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;

@@ -140,7 +140,9 @@ impl Record {
 
     /// The record of another request of the same client, which begins now.
     pub fn another(&self) -> Self {
-        self.0.as_ref().map_or_else(Self::off, |open| Self::of(&open.audit, open.lock().who.clone()))
+        self.0
+            .as_ref()
+            .map_or_else(Self::off, |open| Self::of(&open.audit, open.lock().who.clone()))
     }
 
     // === Who asks, and what ===
@@ -281,6 +283,11 @@ impl Record {
         {
             open.audit.put(line, None);
         }
+    }
+
+    /// What would be written now; `None` once it is over.
+    pub fn line(&self) -> Option<Line> {
+        self.0.as_ref()?.line(Moment::Begun)
     }
 
     // === The end ===
@@ -444,11 +451,13 @@ fn arguments(choice: Arguments, method: &str, params: &Object) -> Option<Box<str
 /// which the ids are not all zeros and the version is not `ff`.
 fn trace_id(traceparent: &str) -> Option<Box<str>> {
     let is_hex = |text: &str, length: usize| {
-        text.len() == length && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+        text.len() == length
+            && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
     };
     let is_id = |text: &str, length| is_hex(text, length) && text.bytes().any(|byte| byte != b'0');
     let mut parts = traceparent.split('-');
-    let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let (version, trace, parent, flags) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let is_good = is_hex(version, 2) && version != "ff" && is_id(trace, 32) && is_id(parent, 16);
     // Later versions may have more behind the flags.
     let is_whole = is_hex(flags, 2) && (version != "00" || parts.next().is_none());

@@ -195,12 +195,8 @@ async fn writing_goes_on_once_there_is_room_again() {
     record.end(OK);
     log.close().await;
     let events = told(&path, &["event", "client", "outcome", "request"]);
-    let expected = [
-        "request bob refused 2",
-        "admitted eve - 3",
-        "request eve ok 3",
-        "stopped - - -",
-    ];
+    let expected =
+        ["request bob refused 2", "admitted eve - 3", "request eve ok 3", "stopped - - -"];
     assert_eq!(events, expected);
     let old = folder.path().join("gone/a");
     assert_eq!(verify::verify(&[old, path]).expect("whole").last, 7);

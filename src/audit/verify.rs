@@ -133,7 +133,10 @@ impl Reader {
         }
         match prev.as_deref() {
             Some(prev) if prev != hex(&chain.last) => {
-                return Err("the line before is not the one that stood here, or this line was changed".into());
+                return Err(
+                    "the line before is not the one that stood here, or this line was changed"
+                        .into(),
+                );
             }
             None if line.has("prev") => return Err("its hash cannot be read".into()),
             Some(_) => {}

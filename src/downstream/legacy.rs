@@ -138,8 +138,7 @@ pub(super) fn serve(
     let record = guest.record().clone();
     record.asks(peer.revision, &method, &params);
     record.took(bytes);
-    let refuse =
-        |refused| Call::answered(recorded(&record, Answer::refused(Some(&id), &refused)));
+    let refuse = |refused| Call::answered(recorded(&record, Answer::refused(Some(&id), &refused)));
     let owned = match meta::take(&mut params) {
         Ok(owned) => owned,
         Err(meta::BadMeta(text)) => return refuse(invalid_params(text)),

@@ -188,9 +188,7 @@ pub(super) fn serve(
     let guest = guest.clone();
     let work = async move {
         let answer = match guest.reserve().await {
-            Ok(()) => {
-                answer(&guest, caller, &capabilities, &id, &method, params, max_reply).await
-            }
+            Ok(()) => answer(&guest, caller, &capabilities, &id, &method, params, max_reply).await,
             Err(fault) => Err(refuse(&fault)),
         };
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
