@@ -217,11 +217,13 @@ async fn tail(args: TailArgs) -> Result<(), Failure> {
         Ok(())
     })?;
     last.iter().try_for_each(|line| print(line))?;
-    while args.follow {
+    if !args.follow {
+        return Ok(());
+    }
+    loop {
         tokio::time::sleep(LOOK_EVERY).await;
         reader.read(|line| if shows(line) { print(line) } else { Ok(()) })?;
     }
-    Ok(())
 }
 
 /// A file that grows, and is put aside now and then.
