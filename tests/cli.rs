@@ -10,6 +10,8 @@ mod checking;
 mod failing;
 #[path = "cli/reading.rs"]
 mod reading;
+#[path = "cli/secrets.rs"]
+mod secrets;
 #[path = "cli/serving.rs"]
 mod serving;
 #[path = "cli/starting.rs"]
