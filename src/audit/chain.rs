@@ -28,6 +28,11 @@ impl Chain {
         self.next += 1;
     }
 
+    /// Adds a line where lines are numbered only.
+    pub(super) fn count(&mut self) {
+        self.next += 1;
+    }
+
     /// Adds what is no whole line, and so has no number.
     pub fn push_unnumbered(&mut self, text: &[u8]) {
         self.last = Sha256::digest(text).into();

@@ -240,7 +240,11 @@ impl Sink {
                 if is_full && !ends.is_empty() {
                     break;
                 }
-                chain.push(&line);
+                if self.chained {
+                    chain.push(&line)
+                } else {
+                    chain.count()
+                }
                 batch.extend_from_slice(&line);
                 batch.push(b'\n');
                 ends.push((batch.len(), chain));
