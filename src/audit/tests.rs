@@ -201,3 +201,25 @@ async fn writing_goes_on_once_there_is_room_again() {
     let old = folder.path().join("gone/a");
     assert_eq!(verify::verify(&[old, path]).expect("whole").last, 7);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_written_is_counted_and_the_count_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("logs/a");
+    let log = Written::open(&Settings { rotate_size: u64::MAX, ..settings(&path) });
+    fs::rename(folder.path().join("logs"), folder.path().join("gone")).expect("moved");
+    for number in 0..10_000 {
+        log.record("ann", "tools/list").end(OK);
+        // The queue is emptied now and then, into what is kept until it can be written.
+        if number % 1_000 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    fs::create_dir(folder.path().join("logs")).expect("made");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let path = log.close().await;
+    let written = told(&path, &["event"]).iter().filter(|event| *event == "request").count() as u64;
+    let report = verify::verify(&[path]).expect("whole");
+    assert!(report.lost > 0 && written > 4_000, "{report:?}");
+    assert_eq!(written + report.lost, 10_000);
+}
