@@ -153,7 +153,7 @@ pub(super) fn serve(
         };
         return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
-    if &*method == "subscriptions/listen" {
+    if &*method == listening::LISTEN {
         return match listening::listen(guest, &id, &params, streams) {
             Ok(listening) => Exchange::Listening(listening),
             Err(refused) => {

@@ -16,7 +16,7 @@ use crate::cell::{
 };
 use crate::cell::{UPSTREAMS, Wire};
 use crate::client::set;
-use crate::upstream::Answer;
+use crate::upstream::{Answer, Script};
 use crate::world::{World, hub, pass, settle, with_pair};
 
 /// A house that records, and where.
@@ -225,6 +225,35 @@ async fn a_stream_has_a_line_when_it_begins_and_one_when_it_ends() {
         let streams: Vec<_> = told.iter().filter(|line| line.contains(about)).collect();
         let expected = [format!("begun {about} - 1"), format!("request {about} ok 1")];
         assert_eq!(streams, expected.iter().collect::<Vec<_>>(), "{side}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_that_a_listen_will_not_hear_of_has_a_line_of_its_own() {
+    for side in [MODERN_HTTP, MODERN_STDIO] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = format!(
+            "[roles.guest]\nresources.allow = [\"*\"]\nresources.deny = [\"hub/file:///b\"]\n\
+             [audit]\nenabled = true\n[state]\ndir = \"{}\"\n",
+            folder.path().display()
+        );
+        let scripts = vec![("hub", Script::full(MODERN_STDIO).subscribable())];
+        let world = World::start_recorded(scripts, &config).await;
+        let house = Recorded { world, folder };
+        let client = house.client(side).await;
+        let (ears, honored) = client.follow(&["file:///a", "file:///b", "other://x/c"]).await;
+        assert_eq!(honored, ["file:///a"]);
+        ears.cancel().await;
+        settle().await;
+        drop(client);
+        let told = house.told(&["event", "name", "decision", "rule", "outcome"]).await;
+        let expected = [
+            "begun - - - -",
+            "request file:///b denied hub/file:///b refused",
+            "request other://x/c unknown - refused",
+            "request - - - ok",
+        ];
+        assert_eq!(told, expected, "{side}");
     }
 }
 

@@ -15,11 +15,15 @@ use super::super::encode;
 use super::super::recording::Streaming;
 use super::super::streams::{Slot, Streams};
 use super::{COMPLETE, invalid_params};
-use crate::gateway::{Guest, Listen, MAX_SUBSCRIPTIONS, News, Subscribed, Subscriptions};
+use crate::audit::{Ending, Outcome};
+use crate::gateway::{Fault, Guest, Listen, MAX_SUBSCRIPTIONS, News, Subscribed, Subscriptions};
 use crate::json::{self, Object};
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, Topic};
 use crate::mcp::meta;
 use crate::rpc::{self, Id};
+
+/// The request that opens it.
+pub(super) const LISTEN: &str = "subscriptions/listen";
 
 /// An open `subscriptions/listen`.
 pub(in crate::downstream) struct Listening {
@@ -46,10 +50,7 @@ pub(super) fn listen(
     let slot = streams.open(guest.principal()).ok_or_else(|| encode::too_busy(STREAM_RETRY))?;
     let subscriptions = guest.subscriptions();
     let listen = guest.listen(&subscriptions);
-    // What becomes of each resource is no part of the listen's own record.
-    let subscriber = guest.recorded(guest.record().another());
-    subscriber.record().forget();
-    let opening = Some(subscribe(subscriber, subscriptions, resources).boxed());
+    let opening = Some(subscribe(guest.clone(), subscriptions, resources).boxed());
     let record = Streaming::begin(guest.record().clone());
     Ok(Listening { id: id.clone(), topics, opening, listen, _slot: slot, _record: record })
 }
@@ -84,8 +85,19 @@ async fn subscribe(
     resources: Vec<Box<str>>,
 ) -> Vec<Bytes> {
     let subscribing = resources.iter().map(|uri| async {
-        let subscribed = guest.subscribe(&subscriptions, uri).await;
-        matches!(subscribed, Ok(Subscribed::Agreed)).then(|| json::quote(uri))
+        // The listen's own record tells of what it will hear; each resource that it will not has one.
+        let guest = guest.recorded(guest.record().another());
+        guest.record().of_method(LISTEN);
+        let outcome = match guest.subscribe(&subscriptions, uri).await {
+            Ok(Subscribed::Agreed) => {
+                guest.record().forget();
+                return Some(json::quote(uri));
+            }
+            Ok(Subscribed::Refused(_)) | Err(Fault::Upstream { .. }) => Outcome::Error,
+            Err(_) => Outcome::Refused,
+        };
+        guest.record().end(Ending { outcome, code: None, status: None, bytes_out: None });
+        None
     });
     join_all(subscribing).await.into_iter().flatten().collect()
 }
