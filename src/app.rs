@@ -5,12 +5,14 @@
 
 mod settings;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::audit::{self, Audit, Target};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::downstream::Door;
@@ -30,16 +32,25 @@ pub struct App {
     stop_doors: CancellationToken,
     upstreams: TaskTracker,
     stop_upstreams: CancellationToken,
+    /// Writes until all else has ended.
+    log: TaskTracker,
+    stop_log: CancellationToken,
 }
 
 impl App {
     /// Opens the rooms and returns at once: upstreams are connected in the background.
     pub fn open(config: &Config, dial: Arc<dyn Dial>) -> Self {
-        Self::open_for(config, dial, None)
+        Self::open_for(config, dial, None, None)
     }
 
-    /// The same for a single client, if `sole` is one: upstreams are opened with what it declared.
-    pub fn open_for(config: &Config, dial: Arc<dyn Dial>, sole: Option<&Caller>) -> Self {
+    /// The same for a single client, if `sole` is one: upstreams are opened with what it declared. With a log
+    /// requests are recorded there.
+    pub fn open_for(
+        config: &Config,
+        dial: Arc<dyn Dial>,
+        sole: Option<&Caller>,
+        log: Option<(Audit, audit::Writer)>,
+    ) -> Self {
         let (doors, stop_doors) = (TaskTracker::new(), CancellationToken::new());
         let (upstreams, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
         let start = |settings| {
@@ -53,9 +64,34 @@ impl App {
             &upstreams,
             &stop_upstreams,
         );
-        let settings = settings::downstream(config);
+        let mut settings = settings::downstream(config);
+        let (log_task, stop_log) = (TaskTracker::new(), CancellationToken::new());
+        if let Some((audit, writer)) = log {
+            settings.audit = audit;
+            log_task.spawn(writer.run(stop_log.clone()));
+        }
         let door = Door::new(Arc::clone(&gateway), settings, doors.clone(), stop_doors.clone());
-        Self { gateway, door, doors, stop_doors, upstreams, stop_upstreams }
+        let log = log_task;
+        Self { gateway, door, doors, stop_doors, upstreams, stop_upstreams, log, stop_log }
+    }
+
+    /// Opens the audit log of a configuration, and writes its first line: whoever starts should hear of it if that
+    /// cannot be. The text says what to do.
+    pub fn open_log(config: &Config) -> Result<(Audit, audit::Writer), String> {
+        let settings = settings::audit(config)?;
+        let opened = Audit::open(&settings).and_then(|(audit, mut writer)| {
+            writer.begin()?;
+            Ok((audit, writer))
+        });
+        opened.map_err(|error| error.to_string())
+    }
+
+    /// Where the audit log of a configuration is; `None` if it is no file.
+    pub fn log_path(config: &Config) -> Result<Option<PathBuf>, String> {
+        Ok(match settings::audit(config)?.target {
+            Target::File(path) => Some(path),
+            Target::Stdout => None,
+        })
     }
 
     /// What the doors lead to.
@@ -92,6 +128,9 @@ impl App {
         self.upstreams.close();
         self.upstreams.wait().await;
         let _ = tokio::time::timeout(LAST_WORDS, self.drained()).await;
+        self.stop_log.cancel();
+        self.log.close();
+        self.log.wait().await;
     }
 }
 

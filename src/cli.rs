@@ -6,6 +6,7 @@
 
 mod arguments;
 mod ask;
+mod audit;
 mod call;
 mod check;
 mod clients;
@@ -23,7 +24,6 @@ mod init;
 mod keys;
 mod list;
 mod log;
-mod moment;
 mod needed;
 mod output;
 mod pins;
@@ -44,6 +44,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+use crate::moment;
 use failure::Failure;
 use output::Color;
 use signals::Signals;
@@ -102,6 +103,9 @@ enum Command {
     /// Writes a configuration: a beginning, or the servers of an MCP client.
     #[command(after_help = help::INIT)]
     Init(init::Args),
+    /// Reads the audit log: shows it, or checks that it is whole.
+    #[command(subcommand)]
+    Audit(audit::Command),
     /// Prints or writes the entry that points an MCP client at Weir.
     #[command(after_help = help::CONNECT)]
     Connect(connect::Args),
@@ -173,6 +177,7 @@ fn start(command: Command) -> Result<(), Failure> {
             Command::Init(args) => init::run(&args),
             Command::Connect(args) => connect::run(&args),
             Command::Keys(args) => keys::run(&args),
+            Command::Audit(command) => stoppable(audit::run(command)).await,
             Command::Completions(args) => completions::run(args).await,
             Command::Version(args) => version::run(args).await,
             Command::Schema(args) => schema::run(args).await,

@@ -12,6 +12,7 @@
 //! clock, the network.
 
 mod access;
+mod audit;
 mod document;
 mod file;
 mod guard;
@@ -42,6 +43,7 @@ use crate::policy::limits::Limit;
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
+pub use audit::{Audit, State};
 pub(crate) use headers::is_own_header;
 pub(crate) use report::nearest;
 pub use report::{Problem, Report, Severity, Warning};
@@ -88,6 +90,10 @@ pub struct Config {
     pub limits: Vec<Limit>,
     /// What is logged, and how.
     pub log: Log,
+    /// Whether requests are recorded, where and how.
+    pub audit: Audit,
+    /// Where Weir keeps what it writes.
+    pub state: State,
     /// What is probably not meant, but does not stop the program.
     pub warnings: Vec<Warning>,
 }
@@ -187,6 +193,8 @@ impl Config {
         }
         let limits = limits::limits(root, &upstreams.names);
         let log = root.table("log", sections::log);
+        let state = root.table("state", |t| audit::state(t, &options.environment));
+        let audit = root.table("audit", |t| audit::audit(t, &state));
         Self {
             server,
             protocol,
@@ -201,8 +209,19 @@ impl Config {
             clients,
             limits,
             log,
+            audit,
+            state,
             warnings: Vec::new(),
         }
+    }
+
+    /// Whether requests over HTTP are recorded: where it is not said, if there is anybody to tell apart, or anybody
+    /// else who may come in.
+    pub fn records(&self) -> bool {
+        let is_alone = self.auth.anonymous
+            && self.clients.is_empty()
+            && self.server.listen.ip().to_canonical().is_loopback();
+        self.audit.enabled.unwrap_or(!is_alone)
     }
 }
 
@@ -243,6 +262,8 @@ impl Default for Config {
             clients: Vec::new(),
             limits: Vec::new(),
             log: Log::default(),
+            audit: Audit::default(),
+            state: State::default(),
             warnings: Vec::new(),
         }
     }

@@ -26,6 +26,7 @@ mod modern;
 mod modern_headers;
 pub mod origin;
 mod questions;
+mod recording;
 mod session;
 pub mod stdio;
 mod streams;
@@ -39,6 +40,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::audit::Audit;
 use crate::gateway::Gateway;
 use era::Versions;
 use http::pair::Pairs;
@@ -89,6 +91,8 @@ pub struct Settings {
     pub streams_per_client: usize,
     /// How many legacy sessions a principal may have.
     pub sessions_per_principal: usize,
+    /// Where requests are recorded.
+    pub audit: Audit,
 }
 
 impl Default for Settings {
@@ -113,6 +117,7 @@ impl Default for Settings {
             idle_timeout: IDLE_TIMEOUT,
             streams_per_client: STREAMS_PER_CLIENT,
             sessions_per_principal: SESSIONS_PER_PRINCIPAL,
+            audit: Audit::off(),
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod fault;
 mod first_list;
 pub mod listen;
 mod parking;
+mod recorded;
 mod refresh;
 mod rounds;
 mod subscriptions;
@@ -28,6 +29,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::audit::Record;
 use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
 use crate::guard::{Guard, Unfit};
 use crate::mcp::call::{Ask, Call, Caller, Client, Method, Owner};
@@ -88,6 +90,8 @@ pub struct Guest {
     public: bool,
     /// Whether limits are for it.
     is_limited: bool,
+    /// Where is told what becomes of its request.
+    record: Record,
 }
 
 /// A page of a merged list, in no dialect.
@@ -178,7 +182,15 @@ impl Gateway {
         let public = anonymous && *role == Role::everything();
         let filter: Arc<dyn Filter> = Arc::new(ByRole(role));
         let view = self.catalog.view(&principal.role, &filter);
-        Guest { gateway: Arc::clone(self), principal, from: None, view, public, is_limited: true }
+        Guest {
+            gateway: Arc::clone(self),
+            principal,
+            from: None,
+            view,
+            public,
+            is_limited: true,
+            record: Record::off(),
+        }
     }
 
     /// The upstreams, in no order.
@@ -268,6 +280,7 @@ impl Guest {
         form: Form,
     ) -> Result<Page, Fault> {
         let unreadable = |_| Fault::Request("Invalid cursor".to_owned());
+        self.record.about(kind);
         let after = cursor.map(|text| Cursor::parse(text, kind)).transpose().map_err(unreadable)?;
         self.settle().await;
         let page = self.view().page(kind, after.as_ref(), form);
@@ -283,12 +296,17 @@ impl Guest {
     /// The item that an ask of a client of this revision is about: whoever has it may ask.
     pub async fn find(&self, ask: &Ask, revision: Revision) -> Result<Arc<Target>, Fault> {
         if let Some(target) = self.resolve(ask, revision) {
+            self.record_found(&target);
             return Ok(target);
         }
         // Just after the start the owner may not have been listed yet.
         self.settle().await;
-        let missing = || Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() };
-        self.resolve(ask, revision).ok_or_else(missing)
+        let target = self.resolve(ask, revision).ok_or_else(|| {
+            self.record_missing(ask, revision);
+            Fault::NoSuchItem { kind: ask.kind, key: ask.key.clone() }
+        })?;
+        self.record_found(&target);
+        Ok(target)
     }
 
     /// Sends an ask to the upstream that owns the item. Dropping the future cancels the call.
@@ -314,11 +332,13 @@ impl Guest {
     async fn ask_about_task(&self, ask: Ask, caller: Caller) -> Result<Went, Fault> {
         let task = self.open_task(&ask.key, caller.revision.era());
         let (task, target) = task.ok_or(Fault::NoSuchTask)?;
+        self.record_found(&target);
         let call = ask.call(&task.own, caller);
         self.call(&target, call).await
     }
 
     async fn call(&self, target: &catalog::Target, mut call: Call) -> Result<Went, Fault> {
+        self.record_sending().await?;
         let name = &target.upstream;
         let may_name_a_task = call.method == Method::CallTool || call.method.is_about_a_task();
         let era = call.caller.revision.era();

@@ -8,10 +8,10 @@
 //! | 6, the office | [`config`] what the operator wrote, [`app`] builds the rooms, [`cli`] the commands |
 //! | 5, the doors | [`downstream`] clients of both eras, over HTTP and stdio |
 //! | 4 | [`gateway`] the request, in one screen |
-//! | 3, siblings | [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
+//! | 3, siblings | [`audit`] who did what, [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
 //! | 2 | [`mcp`] the protocol, in no dialect |
 //! | 1 | [`rpc`] JSON-RPC |
-//! | 0, text | [`json`], [`line`], [`event_stream`], [`secret`] |
+//! | 0, text | [`json`], [`line`], [`event_stream`], [`moment`], [`secret`] |
 
 #![cfg_attr(
     test,
@@ -23,6 +23,7 @@
 )]
 
 pub mod app;
+pub mod audit;
 pub mod catalog;
 pub mod cli;
 pub mod config;
@@ -33,6 +34,7 @@ pub mod guard;
 pub mod json;
 pub mod line;
 pub mod mcp;
+pub mod moment;
 pub mod pins;
 pub mod policy;
 pub mod rpc;

@@ -94,6 +94,8 @@ pub struct Request {
     pub method: Box<str>,
     /// The parameters; empty if there were none.
     pub params: Object,
+    /// How many bytes the message has.
+    pub bytes: usize,
 }
 
 /// A message that nobody answers.
@@ -165,6 +167,7 @@ impl Message {
 
     /// Reads a message, at most `depth` levels deep.
     pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, Invalid> {
+        let bytes = text.len();
         let object = Object::parse_within(text, depth).map_err(|malformed| {
             let code = match malformed {
                 Malformed::Syntax(_) => code::PARSE_ERROR,
@@ -216,7 +219,7 @@ impl Message {
             return Ok(Self::Notification(Notification { method, params }));
         }
         let id = id.clone().ok_or_else(|| invalid("`id` must be a string or an integer"))?;
-        Ok(Self::Request(Request { id, method, params }))
+        Ok(Self::Request(Request { id, method, params, bytes }))
     }
 
     fn parse_answer(object: &Object, id: Option<Id>) -> Option<Self> {

@@ -1,5 +1,7 @@
 //! The commands, as a person or a script meets them: whole outputs and exit codes.
 
+#[path = "cli/auditing.rs"]
+mod auditing;
 #[path = "cli/calling.rs"]
 mod calling;
 #[path = "cli/checking.rs"]
@@ -12,6 +14,8 @@ mod keys;
 mod pins;
 #[path = "cli/reading.rs"]
 mod reading;
+#[path = "cli/secrets.rs"]
+mod secrets;
 #[path = "cli/securing.rs"]
 mod securing;
 #[path = "cli/serving.rs"]

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 /// The rooms by floor. A room may use rooms of lower floors only.
 const FLOORS: [&[&str]; 7] = [
-    &["event_stream", "json", "line", "secret"],
+    &["event_stream", "json", "line", "moment", "secret"],
     &["rpc"],
     &["mcp"],
-    &["catalog", "guard", "pins", "policy", "upstream"],
+    &["audit", "catalog", "guard", "pins", "policy", "upstream"],
     &["gateway"],
     &["downstream"],
     &["app", "cli", "config"],

@@ -19,7 +19,7 @@ use crate::policy::role::Role;
 use crate::secret::Secret;
 use crate::upstream::Sharing;
 use crate::upstream::dial::Command;
-use crate::{catalog, config, downstream, pins, policy, upstream};
+use crate::{audit, catalog, config, downstream, pins, policy, upstream};
 
 /// What every child process inherits; everything else must be named.
 const BASE_ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL", "TERM"];
@@ -111,6 +111,30 @@ pub(super) fn sentries(config: &config::Config) -> Sentries {
     let modes = upstreams().map(|(name, upstream)| (name, upstream.pinning));
     let pins = pins::Settings { modes: modes.collect(), file: Some(config.lock_file.clone()) };
     Sentries { guard: Guard::new(guard), pins: Pins::open(pins) }
+}
+
+/// What `[audit]` says; an error if there is no folder for its file.
+pub(super) fn audit(config: &config::Config) -> Result<audit::Settings, String> {
+    let written = &config.audit;
+    let target = match (&config.state.dir, &written.path) {
+        (_, path) if path.as_os_str() == "-" => audit::Target::Stdout,
+        (_, path) if path.is_absolute() => audit::Target::File(path.clone()),
+        (Some(dir), path) => audit::Target::File(dir.join(path)),
+        (None, path) => {
+            return Err(format!(
+                "there is no folder for {}: neither XDG_STATE_HOME nor HOME is set",
+                path.display()
+            ));
+        }
+    };
+    Ok(audit::Settings {
+        target,
+        arguments: written.arguments,
+        chain: written.chain,
+        rotate_size: written.rotate_size as u64,
+        rotate_keep: written.rotate_keep,
+        on_error: written.on_error,
+    })
 }
 
 pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
@@ -215,6 +239,14 @@ max_length = 57
 [auth]
 mode = "anonymous"
 anonymous_role = "guest"
+[audit]
+path = "log/a"
+arguments = "hash"
+chain = false
+rotate = { size = "1MiB", keep = 3 }
+on_error = "refuse"
+[state]
+dir = "state"
 [roles.guest]
 prompts.allow = ["hub/p"]
 tools.allow = ["hub/t"]
@@ -325,6 +357,31 @@ transport = "sse"
         assert!(settings.resumable);
         let times = [settings.session_ttl, settings.sse_keepalive];
         assert_eq!(times, [12, 13].map(Duration::from_secs));
+    }
+
+    #[test]
+    fn every_key_of_the_audit_log_reaches_it() {
+        let settings = audit(&config()).expect("a folder");
+        let expected = audit::Settings {
+            target: audit::Target::File("/etc/state/log/a".into()),
+            arguments: audit::Arguments::Hash,
+            chain: false,
+            rotate_size: 1 << 20,
+            rotate_keep: 3,
+            on_error: audit::OnError::Refuse,
+        };
+        assert_eq!(settings, expected);
+        for (path, state, expected) in [
+            ("-", None, Some(audit::Target::Stdout)),
+            ("/a", None, Some(audit::Target::File("/a".into()))),
+            ("a", Some("/s"), Some(audit::Target::File("/s/a".into()))),
+            ("a", None, None),
+        ] {
+            let mut config = config();
+            config.audit.path = path.into();
+            config.state.dir = state.map(Into::into);
+            assert_eq!(audit(&config).ok().map(|it| it.target), expected, "{path}");
+        }
     }
 
     #[test]

@@ -55,6 +55,19 @@ Examples:
 Where standard output is no terminal, text and bytes are written exactly as they are. Only upstreams \
 whose `resources` rules let the URI out are started, and the first that has it answers.";
 
+pub(super) const AUDIT_TAIL: &str = "\
+Examples:
+  weir audit tail -f                      # each request as it ends
+  weir audit tail --client ci --json      # whole lines, of one client";
+
+pub(super) const AUDIT_VERIFY: &str = "\
+Examples:
+  weir audit verify                       # the files of the configuration
+  weir audit verify old/audit.jsonl*      # others that follow each other
+
+The first line that does not belong where it stands is told, and the exit code is 5. Lines that are cut \
+off at the end are not missed by what is left: keep the last hash elsewhere to find that, too.";
+
 pub(super) const INIT: &str = "\
 Examples:
   weir init                               # a weir.toml and a prompt to begin with

@@ -31,13 +31,14 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let Loaded { config, demo } = signals.end(args.config.load(&options)).await?;
     super::log::start(&config.log, &config.warnings);
+    let log = super::audit::open(&config, config.records())?;
     let listener = listen(&config, demo.is_some()).await?;
     let address = listener.local_addr().unwrap_or(config.server.listen);
     let scheme = config.server.scheme();
     let endpoint = format!("{scheme}://{address}{}", config.server.path);
 
     let tls = secured(&config)?;
-    let app = App::open(&config, Arc::new(Host::new()));
+    let app = App::open_for(&config, Arc::new(Host::new()), None, log);
     app.spawn_door(http::accept_loop(listener, tls, Arc::clone(app.door())));
     let sse =
         config.protocol.legacy_sse.then(|| format!("{scheme}://{address}{}", http::STREAM_PATH));

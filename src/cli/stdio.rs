@@ -32,13 +32,14 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         is_welcome(&config, client)?;
     }
     super::log::start(&config.log, &config.warnings);
+    let log = super::audit::open_for_stdio(&config)?;
     // What upstreams are opened with depends on what the client says first.
     let reading = introduction(tokio::io::stdin(), config.server.max_body);
     let (client_says, input) = tokio::select! {
         read = reading => read,
         _ = signals.next() => return Ok(()),
     };
-    let app = App::open_for(&config, Arc::new(Host::new()), Some(&client_says));
+    let app = App::open_for(&config, Arc::new(Host::new()), Some(&client_says), log);
     let guest = match &args.client {
         None => app.gateway().enter_locally(&config.auth.anonymous_role),
         Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(&config, name))?,

@@ -16,6 +16,7 @@ use hyper::StatusCode;
 
 use super::beside::Beside;
 use super::encode;
+use crate::json::Object;
 use crate::mcp::call::{Body, Broken};
 use crate::policy::limits::Permit;
 use crate::rpc::{self, Id};
@@ -25,7 +26,16 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     /// When the client may try again.
     pub(super) retry_after: Option<Duration>,
+    /// What kind of error it is, if it is one.
+    pub(super) failure: Option<Failure>,
     pub(super) text: Text,
+}
+
+/// Whose error an answer is, and its code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    Own(i64),
+    Upstreams(Option<i64>),
 }
 
 /// The answer as JSON text on one line.
@@ -80,7 +90,7 @@ impl Answer {
     /// A result.
     pub(super) fn result(id: &Id, result: &[u8]) -> Self {
         let text = Text::Whole(rpc::write_result(id, result));
-        Self { status: StatusCode::OK, retry_after: None, text }
+        Self { status: StatusCode::OK, retry_after: None, failure: None, text }
     }
 
     /// A result that passes as its upstream sent it, held or still arriving.
@@ -89,14 +99,14 @@ impl Answer {
             Body::Whole(result) => Self::result(id, &result),
             Body::Arriving(pieces) => {
                 let text = Text::Arriving(rpc::result_head(id), pieces);
-                Self { status: StatusCode::OK, retry_after: None, text }
+                Self { status: StatusCode::OK, retry_after: None, failure: None, text }
             }
         }
     }
 
     /// The answer with all of its text; an error if that breaks off or is larger than `limit`.
     pub(super) async fn whole(self, id: &Id, limit: usize) -> Self {
-        let Self { status, retry_after, text } = self;
+        let Self { status, retry_after, failure, text } = self;
         let collected = match text {
             Text::Whole(text) => Ok(text),
             arriving @ Text::Arriving(..) => {
@@ -104,7 +114,7 @@ impl Answer {
             }
         };
         match collected {
-            Ok(text) => Self { status, retry_after, text: Text::Whole(text) },
+            Ok(text) => Self { status, retry_after, failure, text: Text::Whole(text) },
             Err(broken) => Self::refused(Some(id), &encode::broken(&broken.to_string())),
         }
     }
@@ -127,16 +137,19 @@ impl Answer {
         Self { text, ..self }
     }
 
-    /// An error object.
+    /// An upstream's error object.
     pub(super) fn error(id: Option<&Id>, status: StatusCode, error: &[u8]) -> Self {
+        let object = Object::parse_within(Bytes::copy_from_slice(error), usize::MAX).ok();
+        let code = object.as_ref().and_then(encode::code_of);
         let text = Text::Whole(rpc::write_error(id, error));
-        Self { status, retry_after: None, text }
+        Self { status, retry_after: None, failure: Some(Failure::Upstreams(code)), text }
     }
 
     /// An error of Weir's own.
     pub(super) fn refused(id: Option<&Id>, refused: &Refused) -> Self {
-        let answer = Self::error(id, refused.status, &refused.error.to_bytes());
-        Self { retry_after: refused.retry_after, ..answer }
+        let text = Text::Whole(rpc::write_error(id, &refused.error.to_bytes()));
+        let failure = Some(Failure::Own(refused.error.code));
+        Self { status: refused.status, retry_after: refused.retry_after, failure, text }
     }
 }
 

@@ -16,6 +16,7 @@ use serde::de::IgnoredAny;
 use super::answer::{Answer, Refused, Text, Way};
 use super::calls::Calls;
 use super::legacy::{self, Peer};
+use super::recording::recorded;
 use super::{BATCH_WIDTH, MAX_BATCH, encode};
 use crate::gateway::Guest;
 use crate::json;
@@ -69,12 +70,14 @@ pub(super) fn serve(
     messages: Vec<Result<Message, Invalid>>,
     max_reply: usize,
 ) -> impl Future<Output = Option<Answer>> + Send + 'static {
+    guest.record().forget();
     let mut open: Vec<BoxFuture<'static, (Option<Id>, Option<Answer>)>> = Vec::new();
     for message in messages {
         match message {
             Ok(Message::Request(request)) => {
                 let id = request.id.clone();
-                let call = legacy::serve(guest, peer, calls, request, max_reply, Way::Batched);
+                let guest = guest.recorded(guest.record().another());
+                let call = legacy::serve(&guest, peer, calls, request, max_reply, Way::Batched);
                 open.push(async move { (Some(id), call.answer.await) }.boxed());
             }
             Ok(Message::Notification(notification)) => {
@@ -87,7 +90,7 @@ pub(super) fn serve(
                 if let Some(answer) = invalid.as_answer() {
                     peer.questions.settle(answer);
                 }
-                let answer = Answer::from(invalid);
+                let answer = recorded(&guest.record().another(), Answer::from(invalid));
                 open.push(future::ready((None, Some(answer))).boxed());
             }
         }
@@ -112,7 +115,8 @@ pub(super) fn serve(
             return None;
         }
         all.push(b']');
-        Some(Answer { status: StatusCode::OK, retry_after: None, text: Text::Whole(all.into()) })
+        let text = Text::Whole(all.into());
+        Some(Answer { status: StatusCode::OK, retry_after: None, failure: None, text })
     }
 }
 

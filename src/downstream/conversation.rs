@@ -20,6 +20,7 @@ use super::answer::{Answer, Call, Refused, Text, Way};
 use super::calls::Calls;
 use super::legacy::{self, Peer};
 use super::questions::Questions;
+use super::recording::recorded;
 use super::session::new_id;
 use super::{Door, batch, encode};
 use crate::gateway::{Guest, Listen};
@@ -107,24 +108,48 @@ impl Conversation {
     pub(super) fn busy_answer(&self, request: &Request, limit: usize) -> Option<Answer> {
         let refused = self.busy(limit)?;
         let is_ping = self.is_open() && &*request.method == "ping";
-        Some(match is_ping {
+        let answer = match is_ping {
             true => Answer::result(&request.id, b"{}"),
             false => Answer::refused(Some(&request.id), &refused),
-        })
+        };
+        Some(self.answered(request, answer))
+    }
+
+    /// The client, for a message whose record begins here.
+    pub(super) fn guest(&self) -> Guest {
+        self.guest.recorded(self.guest.record().another())
+    }
+
+    /// The answer to a request that is there at once, and with it the whole of its record.
+    pub(super) fn answered(&self, request: &Request, answer: Answer) -> Answer {
+        let record = self.guest.record().another();
+        record.of_method(&request.method);
+        record.took(request.bytes);
+        if let Some(opened) = &self.opened {
+            record.speaks(opened.peer.revision);
+        }
+        recorded(&record, answer)
+    }
+
+    /// The answer to what is no request.
+    pub(super) fn unread(&self, answer: Answer) -> Answer {
+        recorded(&self.guest.record().another(), answer)
     }
 
     /// Starts to answer a request, or returns the answer that is there at once.
     pub(super) fn take_request(&mut self, request: Request) -> Option<Answer> {
         if &*request.method == legacy::OPENING {
-            return Some(self.initialize(&request));
+            let answer = self.initialize(&request);
+            return Some(self.answered(&request, answer));
         }
         let Some(opened) = &self.opened else {
-            return Some(legacy::unopened(&self.guest, &request, self.hint));
+            let answer = legacy::unopened(&self.guest, &request, self.hint);
+            return Some(self.answered(&request, answer));
         };
         let id = request.id.clone();
         let max_reply = self.door.settings.max_reply;
-        let (guest, peer) = (&self.guest, &opened.peer);
-        let call = legacy::serve(guest, peer, &self.calls, request, max_reply, Way::Shared);
+        let (guest, peer) = (self.guest(), &opened.peer);
+        let call = legacy::serve(&guest, peer, &self.calls, request, max_reply, Way::Shared);
         self.outgoing.answer(id, call);
         None
     }

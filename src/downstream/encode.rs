@@ -30,6 +30,8 @@ pub(super) mod own_code {
     pub(crate) const TOO_BUSY: i64 = 4290;
     /// The upstream is not there.
     pub(crate) const UNAVAILABLE: i64 = 5030;
+    /// The request must be recorded, and cannot be.
+    pub(crate) const UNRECORDED: i64 = 5031;
     /// The upstream took too long.
     pub(crate) const TIMED_OUT: i64 = 5040;
     /// A message is larger than allowed.
@@ -157,6 +159,12 @@ pub(super) fn too_busy(retry_after: Duration) -> Refused {
 pub(super) fn too_many_waiting() -> Refused {
     let text = "too many calls of this client wait for its answers: this one was cancelled after it had begun";
     Refused::new(StatusCode::OK, own_code::TOO_BUSY, text)
+}
+
+/// Everything has to be recorded here, and that fails: nothing was done.
+pub(super) fn unrecorded() -> Refused {
+    let text = "the request cannot be recorded, so it was not carried out; try again later";
+    Refused::new(StatusCode::OK, own_code::UNRECORDED, text)
 }
 
 /// An upstream broke, in words that name it and nothing behind it: causes may hold paths and

@@ -11,6 +11,7 @@ mod endpoint;
 mod head;
 mod incoming;
 pub(super) mod pair;
+mod record;
 mod resume;
 mod streams;
 pub mod tls;

@@ -20,6 +20,7 @@ use super::encode;
 use super::era::Versions;
 use super::meta;
 use super::questions::{Asking, Questions};
+use super::recording::recorded;
 use crate::catalog::View;
 use crate::gateway::{Fault, Guest, Subscribed, Subscriptions, Went};
 use crate::json::Object;
@@ -135,14 +136,17 @@ pub(super) fn serve(
     max_reply: usize,
     way: Way,
 ) -> Call {
-    let Request { id, method, mut params } = request;
-    let refuse = |refused: &Refused| Call::answered(Answer::refused(Some(&id), refused));
+    let Request { id, method, mut params, bytes } = request;
+    let record = guest.record().clone();
+    record.asks(peer.revision, &method, &params);
+    record.took(bytes);
+    let refuse = |refused| Call::answered(recorded(&record, Answer::refused(Some(&id), &refused)));
     let owned = match meta::take(&mut params) {
         Ok(owned) => owned,
-        Err(meta::BadMeta(text)) => return refuse(&invalid_params(text)),
+        Err(meta::BadMeta(text)) => return refuse(invalid_params(text)),
     };
     let Some(open) = calls.open(&id) else {
-        return refuse(&id_in_use());
+        return refuse(id_in_use());
     };
     // Nothing goes out beside an answer in a batch, so nothing can be asked there.
     let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
@@ -177,10 +181,11 @@ pub(super) fn serve(
             Err(fault) => Err(self::refuse(&fault)),
         };
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
-        match way {
+        let answer = match way {
             Way::Alone => answer,
             Way::Shared | Way::Batched => answer.whole(&id, max_reply).await,
-        }
+        };
+        recorded(&record, answer)
     };
     Call { answer: open.run(work).boxed(), beside }
 }
@@ -382,6 +387,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         Fault::TooBusy { retry_after } | Fault::TooMany { retry_after } => {
             encode::too_busy(*retry_after)
         }
+        Fault::Unrecorded => encode::unrecorded(),
         Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
         Fault::Refused { upstream, found } => encode::refused(upstream, found),

@@ -12,12 +12,13 @@ use bytes::Bytes;
 use futures::FutureExt;
 use hyper::{HeaderMap, StatusCode};
 
-use super::answer::{Answer, Call, Refused};
+use super::answer::{Answer, Call, Refused, Way};
 use super::beside::Beside;
 use super::encode;
 use super::era::Versions;
 use super::meta::{self, Owned};
 use super::modern_headers;
+use super::recording::recorded;
 use super::streams::Streams;
 use crate::gateway::{Fault, Guest, Round};
 use crate::json::{self, Object};
@@ -138,30 +139,38 @@ pub(super) fn serve(
     versions: &Versions,
     streams: &Streams,
     max_reply: usize,
+    way: Way,
 ) -> Exchange {
     let Opened { request, revision, owned, capabilities, param_headers } = opened;
-    let Request { id, method, params } = request;
+    let Request { id, method, params, bytes } = request;
+    let record = guest.record().clone();
+    record.asks(revision, &method, &params);
+    record.took(bytes);
     let begin = || guest.admit_at_once(&method).map_err(|fault| refuse(&fault));
     if &*method == "server/discover" {
         let (begun, guest, versions) = (begin(), guest.clone(), versions.clone());
         let answer = async move {
-            Some(match begun {
+            let answer = match begun {
                 Ok(_permit) => {
                     guest.settle().await;
                     discover(&guest, &id, &versions)
                 }
                 Err(refused) => Answer::refused(Some(&id), &refused),
-            })
+            };
+            Some(recorded(&record, answer))
         };
         return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
-    if &*method == "subscriptions/listen" {
+    if &*method == listening::LISTEN {
         let listening = begin().and_then(|permit| {
             listening::listen(guest, permit, &id, &params, revision, &capabilities, streams)
         });
         return match listening {
             Ok(listening) => Exchange::Listening(listening),
-            Err(refused) => Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused))),
+            Err(refused) => {
+                let answer = recorded(&record, Answer::refused(Some(&id), &refused));
+                Exchange::Call(Call::answered(answer))
+            }
         };
     }
     if &*method == "initialize" {
@@ -173,7 +182,8 @@ pub(super) fn serve(
             versions.to_text()
         );
         let refused = begin().err().unwrap_or(refused);
-        return Exchange::Call(Call::answered(Answer::refused(Some(&id), &refused)));
+        let answer = recorded(&record, Answer::refused(Some(&id), &refused));
+        return Exchange::Call(Call::answered(answer));
     }
     // Read when the request was opened.
     let logs = owned.logs().unwrap_or_default();
@@ -198,7 +208,12 @@ pub(super) fn serve(
             }
             Err(fault) => Err(refuse(&fault)),
         };
-        Some(answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused)))
+        let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
+        let answer = match way {
+            Way::Alone => answer,
+            Way::Shared | Way::Batched => answer.whole(&id, max_reply).await,
+        };
+        Some(recorded(&record, answer))
     };
     Exchange::Call(Call { answer: work.boxed(), beside })
 }
@@ -411,6 +426,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         Fault::TooBusy { retry_after } | Fault::TooMany { retry_after } => {
             encode::too_busy(*retry_after)
         }
+        Fault::Unrecorded => encode::unrecorded(),
         Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
             input::undeclared(*lacking)

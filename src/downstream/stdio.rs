@@ -15,11 +15,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::answer::{Answer, Call, Text};
+use super::answer::{Answer, Call, Text, Way};
 use super::calls::OpenCall;
 use super::conversation::Conversation;
 use super::modern::{Exchange, Listening};
+use super::recording::recorded;
 use super::{Door, batch, encode, era, legacy, modern};
+use crate::audit::Wire;
 use crate::gateway::Guest;
 use crate::line::{Line, Lines};
 use crate::mcp::revision::Era;
@@ -37,6 +39,7 @@ where
     let end = CancellationToken::new();
     let (queue, lines) = mpsc::channel(QUEUE);
     let writer = door.tasks.spawn(write(output, lines, end.clone()));
+    let guest = guest.recorded(door.settings.audit.conversation(Wire::Stdio, None));
     let talk = Conversation::new(Arc::clone(&door), guest, queue, end.clone(), HINT, ROOM);
     let mut client = Client { talk, end: end.clone() };
     let mut lines = Lines::new(door.settings.max_body);
@@ -93,7 +96,7 @@ impl Client {
             Line::TooLong(_) => {
                 let limit = self.talk.door.settings.max_body;
                 let refused = encode::too_large("the client", limit);
-                return self.say(Answer::refused(None, &refused)).await;
+                return self.say(self.talk.unread(Answer::refused(None, &refused))).await;
             }
         };
         if batch::is_batch(&text) {
@@ -107,7 +110,7 @@ impl Client {
                 if let Some(answer) = invalid.as_answer() {
                     self.talk.take_answer(answer);
                 }
-                self.say(Answer::from(invalid)).await;
+                self.say(self.talk.unread(Answer::from(invalid))).await;
             }
         }
     }
@@ -128,22 +131,26 @@ impl Client {
     }
 
     async fn take_modern(&mut self, request: Request) {
-        let Conversation { guest, door, calls, outgoing, .. } = &self.talk;
+        let Conversation { door, calls, outgoing, .. } = &self.talk;
         let settings = &door.settings;
+        let guest = self.talk.guest();
+        let record = guest.record();
+        record.of_method(&request.method);
+        let refuse = |id, refused| recorded(record, Answer::refused(Some(id), refused));
         let opened = match modern::open(request, None, &settings.versions) {
             Ok(opened) => opened,
-            Err((id, refused)) => return self.say(Answer::refused(Some(&id), &refused)).await,
+            Err((id, refused)) => return self.say(refuse(&id, &refused)).await,
         };
         let id = opened.id().clone();
         let Some(open) = calls.open(&id) else {
-            return self.say(Answer::refused(Some(&id), &legacy::id_in_use())).await;
+            return self.say(refuse(&id, &legacy::id_in_use())).await;
         };
-        match modern::serve(guest, opened, &settings.versions, &door.streams, settings.max_reply) {
+        let (versions, max_reply) = (&settings.versions, settings.max_reply);
+        // Held: a piece at a time would hold up everybody else's lines.
+        let way = Way::Shared;
+        match modern::serve(&guest, opened, versions, &door.streams, max_reply, way) {
             Exchange::Call(Call { answer, beside }) => {
-                // Held: a piece at a time would hold up everybody else's lines.
-                let (own, limit) = (id.clone(), settings.max_reply);
-                let held = async move { Some(answer.await?.whole(&own, limit).await) };
-                let answer = async move { open.run(held).await.flatten() };
+                let answer = async move { open.run(answer).await.flatten() };
                 outgoing.answer(id, Call { answer: Box::pin(answer), beside });
             }
             Exchange::Listening(listening) => {
@@ -159,7 +166,7 @@ impl Client {
             None => self.talk.take_batch(text),
         };
         if let Err(refused) = taken {
-            self.say(Answer::refused(None, &refused)).await;
+            self.say(self.talk.unread(Answer::refused(None, &refused))).await;
         }
     }
 

@@ -19,7 +19,7 @@ use crate::mcp::revision::Revision;
 use crate::policy::limits::{Charge, Limits, Permit, Refused};
 
 impl Guest {
-    /// Lets a request begin, and charges the limits for it. The permit is to be kept until it has been answered.
+    /// Lets a request begin, if there is room for its record where it is to have one, and charges the limits for it. The permit is to be kept until it has been answered.
     ///
     /// A further round of a call that waits here was charged when the call began; where the round goes to an
     /// upstream that keeps its calls itself it is a call like any other.
@@ -29,6 +29,7 @@ impl Guest {
         method: &str,
         params: &Object,
     ) -> Result<Permit, Fault> {
+        self.reserve().await?;
         let Some(limits) = self.limits() else { return Ok(Permit::unlimited()) };
         if self.goes_on(method, params) {
             let target = self.item(revision, method, params).await;

@@ -39,6 +39,9 @@ pub enum Fault {
         /// It would be admitted after this time.
         retry_after: Duration,
     },
+    /// Everything has to be recorded, and this cannot be: nothing was done.
+    #[error("the request cannot be recorded")]
+    Unrecorded,
     /// The call had to wait for its client's answers, and too many do already; it was cancelled.
     #[error("too many calls wait for answers")]
     TooManyWaiting,

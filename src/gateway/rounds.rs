@@ -78,6 +78,7 @@ impl Guest {
                 };
                 let taken = parking.take(&self.principal, &request, &state, read);
                 let (asked, answers) = taken.ok_or_else(bad_state)??;
+                self.record_sending().await?;
                 asked.answer(answers, caller).await?
             }
         };

@@ -14,7 +14,9 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::{Fault, Guest, fault};
-use crate::catalog::{Target, View};
+use crate::catalog::View;
+use crate::json::Object;
+use crate::mcp::call::{Ask, Method};
 use crate::mcp::dirty::{Changed, Dirty, with_parents};
 use crate::mcp::kind::Kind;
 use crate::mcp::task::TaskNews;
@@ -71,16 +73,11 @@ impl Guest {
         subscriptions: &Subscriptions,
         uri: &str,
     ) -> Result<Subscribed, Fault> {
-        let target = match self.resolve_uri(uri) {
-            Some(target) => target,
-            None => {
-                // Just after the start the owner may not have been listed yet.
-                self.settle().await;
-                let unknown = || Fault::NoSuchItem { kind: Kind::Resource, key: uri.into() };
-                self.resolve_uri(uri).ok_or_else(unknown)?
-            }
-        };
+        let method = Method::ReadResource;
+        let ask = Ask { method, kind: Kind::Resource, key: uri.into(), params: Object::new() };
+        let target = self.find(&ask).await?;
         let Some(place) = subscriptions.reserve(uri)? else { return Ok(Subscribed::Agreed) };
+        self.record_sending().await?;
         let owner = &self.gateway.upstreams[&target.upstream];
         match owner.subscribe(&target.own, &subscriptions.dirty, &self.owner()).await {
             Ok(upstream::Subscribed::Held(subscription)) => {
@@ -90,10 +87,6 @@ impl Guest {
             Ok(upstream::Subscribed::Refused(error)) => Ok(Subscribed::Refused(error)),
             Err(cause) => Err(fault(&target.upstream, cause)),
         }
-    }
-
-    fn resolve_uri(&self, uri: &str) -> Option<Arc<Target>> {
-        self.view.borrow().resolve_uri(uri)
     }
 }
 

@@ -68,6 +68,14 @@ impl Rules {
         self.deny.is_empty() && self.allow.iter().any(|pattern| pattern.as_str() == "*")
     }
 
+    /// The pattern that decides about `text`: one that keeps it out, else one that lets it in. What nothing lets
+    /// in has none.
+    pub fn decide(&self, text: &str) -> Option<&Pattern> {
+        let find = |patterns: &'_ [Pattern]| patterns.iter().position(|it| it.matches(text));
+        let denied = find(&self.deny).map(|at| &self.deny[at]);
+        denied.or_else(|| find(&self.allow).map(|at| &self.allow[at]))
+    }
+
     /// Whether `text` is let in.
     pub fn allow(&self, text: &str) -> bool {
         let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(text));

@@ -2,7 +2,7 @@
 
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::pattern::Rules;
+use crate::mcp::pattern::{Pattern, Rules};
 
 /// Rules per kind. The default allows nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +26,11 @@ impl Role {
     pub fn allows(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> bool {
         let rules = self.rules(kind);
         rules.allow_everything() || rules.allow(&format!("{upstream}/{own}"))
+    }
+
+    /// The pattern that decides whether the role may use an item, if there is one.
+    pub fn rule(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> Option<&Pattern> {
+        self.rules(kind).decide(&format!("{upstream}/{own}"))
     }
 
     /// Whether any rule lets the role use anything of this upstream; what is denied by name is not

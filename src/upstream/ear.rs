@@ -375,7 +375,7 @@ impl Ear {
     /// (spec 2026-07-28, transports: the client MUST NOT send responses).
     fn reply(&self, request: Request, on: Option<u64>) -> Option<Bytes> {
         let revision = self.spoken.get().copied().unwrap_or(Revision::NEWEST_LEGACY);
-        let Request { id, method, params } = request;
+        let Request { id, method, params, .. } = request;
         if revision.era() == Era::Modern {
             let before = self.unlawful.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(upstream = %self.name, method = &*method, before, "an unlawful request");

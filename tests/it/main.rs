@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_types, reason = "the judge reads what Weir wrote")]
 
+mod audit;
 mod bad_input;
 mod cancelling;
 mod cell;

@@ -391,7 +391,7 @@ impl Upstream {
 
     /// Takes a request of conversation `of` and sends what there is to say to `sink`.
     fn receive(&self, of: u64, request: Request, headers: hyper::HeaderMap, sink: Sink) {
-        let Request { id, method, params } = request;
+        let Request { id, method, params, .. } = request;
         self.check(of, &id, &method, &params);
         let seen = Seen { method: method.to_string(), params: params.to_bytes(), headers };
         let (answer, held) = {

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;
 use tokio_util::task::TaskTracker;
 use weir::app::App;
+use weir::audit::{Audit, Writer};
 use weir::config::{Config, Options};
 use weir::upstream::dial::{Child, Command, Dial, Stream};
 
@@ -104,8 +105,24 @@ impl World {
         world
     }
 
+    /// The same with the audit log that the configuration asks for.
+    pub(crate) async fn start_recorded(scripts: Scripts, config: &str) -> Self {
+        let open_log = |config: &Config| App::open_log(config).expect("a log");
+        let world = Self::open_with(scripts, config, |config| Some(open_log(config)));
+        world.app.gateway().listed().await;
+        world
+    }
+
     /// Opens the house and waits for nothing.
     pub(crate) fn open(scripts: Scripts, config: &str) -> Self {
+        Self::open_with(scripts, config, |_| None)
+    }
+
+    fn open_with(
+        scripts: Scripts,
+        config: &str,
+        log: impl Fn(&Config) -> Option<(Audit, Writer)>,
+    ) -> Self {
         let tasks = TaskTracker::new();
         let config = completed(&scripts, config);
         let revision = |(name, script): &(&str, Script)| ((*name).to_owned(), script.side.revision);
@@ -117,7 +134,8 @@ impl World {
         let upstreams: BTreeMap<_, _> = scripts.into_iter().map(start).collect();
         let parsed = Config::parse(&config, Path::new("weir.toml"), &Options::default());
         let parsed = parsed.unwrap_or_else(|report| panic!("{report}\n{config}"));
-        let app = App::open(&parsed, Arc::new(Scripted(upstreams.clone())));
+        let dial = Arc::new(Scripted(upstreams.clone()));
+        let app = App::open_for(&parsed, dial, None, log(&parsed));
         Self { app, upstreams, tasks, verdict: Verdict(judge) }
     }
 

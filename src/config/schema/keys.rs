@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::shape::{self, Shape, duration, size};
-use super::{Key, guard_keys, limits_keys, tuning_keys, upstream_keys};
+use super::{Key, audit_keys, guard_keys, limits_keys, tuning_keys, upstream_keys};
 use crate::config::access::{AUTH_MODES, KINDS};
 use crate::config::sections::{
     CONNECTIONS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES, PAGE_SIZES, VERSIONS,
@@ -37,6 +37,8 @@ pub(super) fn all() -> Vec<Key> {
             Shape::table(log()),
             "What Weir tells of itself, always on standard error.",
         ),
+        audit_keys::audit(),
+        audit_keys::state(),
     ]
 }
 

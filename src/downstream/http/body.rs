@@ -23,6 +23,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use super::wire::Busy;
 use crate::downstream::answer::{Answer, Call, Refused, Text};
+use crate::downstream::recording::Streaming;
 use crate::event_stream::{KEEP_ALIVE, MESSAGE_HEAD, MESSAGE_TAIL, write_message};
 use crate::mcp::call::Broken;
 use crate::rpc::code;
@@ -32,6 +33,8 @@ pub(super) struct ReplyBody {
     content: Content,
     /// The connection is busy until the last byte is handed over.
     busy: Option<Busy>,
+    /// Of a stream that stays open.
+    record: Option<Streaming>,
 }
 
 enum Content {
@@ -44,16 +47,26 @@ pub(super) type Reply = Response<ReplyBody>;
 
 impl ReplyBody {
     fn whole(text: impl Into<Bytes>) -> Self {
-        Self { content: Content::Whole(Some(text.into())), busy: None }
+        Self { content: Content::Whole(Some(text.into())), busy: None, record: None }
     }
 
     fn arriving(pieces: BoxStream<'static, Result<Bytes, Broken>>) -> Self {
-        Self { content: Content::Arriving(pieces), busy: None }
+        Self { content: Content::Arriving(pieces), busy: None, record: None }
     }
 
     /// Keeps the connection busy until the body has ended.
     pub(super) fn hold(&mut self, busy: Busy) {
         self.busy = Some(busy);
+    }
+
+    /// How many bytes there will be, if that is known.
+    pub(super) fn len(&self) -> Option<u64> {
+        self.size_hint().exact()
+    }
+
+    /// Ends a record with the body.
+    pub(super) fn record(&mut self, record: Streaming) {
+        self.record = Some(record);
     }
 
     /// Ends the body when `over` is: its client is gone.
@@ -128,6 +141,9 @@ pub(super) fn json(answer: Answer) -> Reply {
     };
     let mut reply = Response::new(body);
     *reply.status_mut() = answer.status;
+    if let Some(failure) = answer.failure {
+        reply.extensions_mut().insert(failure);
+    }
     let reply = with_header(reply, CONTENT_TYPE, HeaderValue::from_static("application/json"));
     match answer.retry_after {
         Some(time) => {

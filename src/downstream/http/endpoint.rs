@@ -25,9 +25,11 @@ use super::detach::Detached;
 use super::head;
 use super::incoming::{closing, read};
 use super::pair;
+use super::record;
 use super::resume;
 use super::streams;
 use super::wire::Busy;
+use crate::audit::Record;
 use crate::downstream::answer::{Answer, Call, Way};
 use crate::downstream::beside::Beside;
 use crate::downstream::modern::Exchange;
@@ -51,7 +53,8 @@ pub(super) async fn answer(
     gone: BoxFuture<'static, ()>,
 ) -> Reply {
     let (parts, incoming) = request.into_parts();
-    let mut reply = match admit(&door, &connection, &parts).await {
+    let record = record::begin(&door, &connection, &parts);
+    let mut reply = match admit(&door, &connection, &parts, &record).await {
         Ok((Path::Endpoint, guest)) => match parts.method {
             Method::POST => post(&door, &guest, &parts.headers, incoming, gone).await,
             Method::GET => get(&door, &guest, &parts.headers, gone).await,
@@ -68,12 +71,13 @@ pub(super) async fn answer(
         },
         Err(reply) => *reply,
     };
+    record::end(record, &mut reply);
     reply.body_mut().hold(busy);
     reply
 }
 
 /// What there is.
-enum Path {
+pub(super) enum Path {
     /// Streamable HTTP, of every revision.
     Endpoint,
     /// The stream of the HTTP+SSE pair.
@@ -83,7 +87,7 @@ enum Path {
 }
 
 impl Path {
-    fn find(settings: &Settings, path: &str) -> Option<Self> {
+    pub(super) fn find(settings: &Settings, path: &str) -> Option<Self> {
         match path {
             path if path == settings.path => Some(Self::Endpoint),
             pair::STREAM_PATH if settings.legacy_sse => Some(Self::PairStream),
@@ -97,6 +101,7 @@ async fn admit(
     door: &Door,
     connection: &Connection,
     parts: &Parts,
+    record: &Record,
 ) -> Result<(Path, Guest), Box<Reply>> {
     let settings = &door.settings;
     origin::check(settings, &parts.uri, &parts.headers).map_err(|stranger| {
@@ -132,7 +137,7 @@ async fn admit(
         debug!(client = %guest.principal().name, "a request is refused unread");
         return Err(too_many(wait).into());
     }
-    Ok((path, guest))
+    Ok((path, guest.recorded(record.clone())))
 }
 
 fn too_many(retry_after: Duration) -> Reply {
@@ -162,6 +167,7 @@ async fn post(
         Ok(text) => text,
         Err(reply) => return closing(*reply),
     };
+    guest.record().took(text.len());
     if batch::is_batch(&text) {
         return post_batch(door, guest, headers, &text).await;
     }
@@ -176,6 +182,11 @@ async fn post(
             return body::json(Answer::from(invalid));
         }
     };
+    if let Message::Request(rpc::Request { method, .. })
+    | Message::Notification(rpc::Notification { method, .. }) = &message
+    {
+        guest.record().of_method(method);
+    }
     let versions = &door.settings.versions;
     let version = version_header(headers);
     let era = match &message {
@@ -210,7 +221,8 @@ async fn post_modern(
     };
     let exchange = match modern::open(request, Some(headers), &settings.versions) {
         Ok(opened) => {
-            modern::serve(guest, opened, &settings.versions, &door.streams, settings.max_reply)
+            let (versions, max_reply) = (&settings.versions, settings.max_reply);
+            modern::serve(guest, opened, versions, &door.streams, max_reply, Way::Alone)
         }
         Err((id, refused)) => return body::json(Answer::refused(Some(&id), &refused)),
     };
@@ -307,6 +319,8 @@ async fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply
     let listen = listen.with_visits(&peer.client.visits);
     match door.sessions.open(guest.principal(), peer, listen) {
         Ok(session) => {
+            guest.record().in_session(&session.id);
+            guest.record().speaks(session.peer.revision);
             let reply = body::json(Answer::result(&request.id, &result));
             let value = HeaderValue::from_str(&session.id).expect("base64url is visible ASCII");
             body::with_header(reply, HeaderName::from_static(session::HEADER), value)
@@ -377,6 +391,8 @@ fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Box
         let text = "no session has this id, or it has ended: send `initialize` again";
         body::refusal(StatusCode::NOT_FOUND, text)
     })?;
+    guest.record().in_session(&session.id);
+    guest.record().speaks(session.peer.revision);
     // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400. Earlier
     // ones have no such header. Without one the session's own version holds.
     let checked = session.peer.revision >= Revision::V2025_06_18;

@@ -29,6 +29,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::body::{self, Reply};
 use super::head;
 use super::incoming::{closing, read};
+use crate::audit::Wire;
 use crate::downstream::answer::Answer;
 use crate::downstream::streams::Slot;
 use crate::downstream::{Door, batch, encode};
@@ -66,6 +67,10 @@ pub(super) async fn open(
     let end = CancellationToken::new();
     let listed = door.pairs.enter(principal, inbox, seat);
     let address = address(&door.settings.public_prefix, listed.id());
+    let record = door.settings.audit.conversation(Wire::Sse, guest.from());
+    record.in_session(listed.id());
+    guest.record().in_session(listed.id());
+    let guest = guest.recorded(record);
     let talk = Talk::new(Arc::clone(door), guest, posted, queue, end.clone(), listed);
     door.tasks.spawn(talk.run());
 
@@ -135,7 +140,9 @@ async fn take(
     head::check_body(&parts.headers).map_err(refuse)?;
     let id = session_id(parts.uri.query().unwrap_or_default()).map_err(refuse)?;
     let inbox = door.pairs.find(guest.principal(), id).ok_or_else(|| ended(door))?;
+    guest.record().in_session(id);
     let text = read(door, incoming).await.map_err(|reply| closing(*reply))?;
+    guest.record().took(text.len());
     let message = match batch::is_batch(&text) {
         true => Told::Batch(text),
         false => Told::Message(Message::parse(text).map_err(|invalid| {

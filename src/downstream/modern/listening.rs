@@ -12,9 +12,11 @@ use futures::future::{BoxFuture, join, join_all};
 
 use super::super::answer::Refused;
 use super::super::encode;
+use super::super::recording::Streaming;
 use super::super::streams::{Slot, Streams};
 use super::{COMPLETE, input, invalid_params};
-use crate::gateway::{Guest, Listen, MAX_SUBSCRIPTIONS, News, Subscribed, Subscriptions};
+use crate::audit::{Ending, Outcome};
+use crate::gateway::{Fault, Guest, Listen, MAX_SUBSCRIPTIONS, News, Subscribed, Subscriptions};
 use crate::json::{self, Object};
 use crate::mcp::capabilities::Capabilities;
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, Topic};
@@ -24,6 +26,9 @@ use crate::mcp::revision::Revision;
 use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TaskNews};
 use crate::policy::limits::Permit;
 use crate::rpc::{self, Id};
+
+/// The request that opens it.
+pub(super) const LISTEN: &str = "subscriptions/listen";
 
 /// An open `subscriptions/listen`.
 pub(in crate::downstream) struct Listening {
@@ -36,6 +41,7 @@ pub(in crate::downstream) struct Listening {
     listen: Listen,
     _slot: Slot,
     _permit: Arc<Permit>,
+    _record: Streaming,
 }
 
 /// The resources and the tasks that will be told of, as the client named them.
@@ -66,10 +72,16 @@ pub(super) fn listen(
     let permit = Arc::new(permit);
     let subscribing =
         subscribe(guest.clone(), Arc::clone(&permit), subscriptions, resources, tasks);
-    let opening = Some(subscribing.boxed());
-    let abilities = Abilities::read(capabilities);
-    let id = id.clone();
-    Ok(Listening { id, topics, opening, abilities, listen, _slot: slot, _permit: permit })
+    Ok(Listening {
+        id: id.clone(),
+        topics,
+        opening: Some(subscribing.boxed()),
+        abilities: Abilities::read(capabilities),
+        listen,
+        _slot: slot,
+        _permit: permit,
+        _record: Streaming::begin(guest.record().clone()),
+    })
 }
 
 /// The resources or tasks that a filter names, each once.
@@ -104,8 +116,19 @@ async fn subscribe(
     tasks: Vec<Box<str>>,
 ) -> Honored {
     let subscribing = join_all(resources.iter().map(|uri| async {
-        let subscribed = guest.subscribe(&permit, &subscriptions, uri).await;
-        matches!(subscribed, Ok(Subscribed::Agreed)).then(|| json::quote(uri))
+        // The listen's own record tells of what it will hear; each resource that it will not has one.
+        let guest = guest.recorded(guest.record().another());
+        guest.record().of_method(LISTEN);
+        let outcome = match guest.subscribe(&permit, &subscriptions, uri).await {
+            Ok(Subscribed::Agreed) => {
+                guest.record().forget();
+                return Some(json::quote(uri));
+            }
+            Ok(Subscribed::Refused(_)) | Err(Fault::Upstream { .. }) => Outcome::Error,
+            Err(_) => Outcome::Refused,
+        };
+        guest.record().end(Ending { outcome, code: None, status: None, bytes_out: None });
+        None
     }));
     let following = join_all(tasks.iter().map(|handle| async {
         let is_followed = guest.follow_task(&subscriptions, handle).await;

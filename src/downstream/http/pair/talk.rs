@@ -120,7 +120,7 @@ impl Talk {
         let answer = if self.conversation.is_open() && &*request.method == legacy::OPENING {
             let text = "the session is open already: open another stream to begin anew";
             let again = Refused::new(StatusCode::OK, code::INVALID_REQUEST, text);
-            Some(Answer::refused(Some(&id), &again))
+            Some(self.conversation.answered(&request, Answer::refused(Some(&id), &again)))
         } else {
             self.conversation.take_request(request)
         };

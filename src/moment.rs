@@ -5,7 +5,17 @@
 use std::time::SystemTime;
 
 /// A moment in UTC as the configuration writes it: `2026-11-21T04:20:12Z`.
-pub(super) fn to_words(moment: SystemTime) -> String {
+pub fn to_words(moment: SystemTime) -> String {
+    format!("{}Z", seconds_in_words(moment))
+}
+
+/// The same to the millisecond, as RFC 3339 has it: `2026-11-21T04:20:12.007Z`.
+pub fn to_words_in_millis(moment: SystemTime) -> String {
+    let since = moment.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{}.{:03}Z", seconds_in_words(moment), since.subsec_millis())
+}
+
+fn seconds_in_words(moment: SystemTime) -> String {
     let seconds = match moment.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
         Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |it| -it),
@@ -21,7 +31,7 @@ pub(super) fn to_words(moment: SystemTime) -> String {
     let year = year + 400 * era + i64::from(month <= 2);
     let time = seconds.rem_euclid(86_400);
     let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
 }
 
 #[cfg(test)]
@@ -44,6 +54,8 @@ mod tests {
             let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
             assert_eq!(to_words(moment), expected);
         }
+        let late = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_234_812_007);
+        assert_eq!(to_words_in_millis(late), "2026-11-21T04:20:12.007Z");
         let before = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
         assert_eq!(to_words(before), "1969-12-31T23:59:59Z");
     }

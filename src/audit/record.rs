@@ -1,0 +1,519 @@
+//! What becomes of one request, told once.
+//!
+//! A record has many holders: the door that has read the request, the guest in whose name it is asked, the task
+//! that waits for its answer. Each adds what it learns. Whoever knows how the request ended says so; if nobody
+//! does until the last holder has let go of it, it was cancelled.
+//!
+//! Promises: one line when it is over, and none of it in a log that is off; a second end is ignored.
+//!
+//! Knows nothing of: what ends mean on a wire.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use super::chain::hex;
+use super::line::{Line, MAX_FIELD_BYTES, Moment, Told, Who, quote};
+use super::writer::{Entry, Place};
+use super::{Arguments, Audit, OnError, PATIENCE, Shared, Wire};
+use crate::json::Object;
+use crate::mcp::kind::Kind;
+use crate::mcp::name::UpstreamName;
+use crate::mcp::revision::Revision;
+
+/// The record of one request. Cheap to clone; all clones are the same record.
+#[derive(Clone, Default)]
+pub struct Record(Option<Arc<Open>>);
+
+/// What was decided about the item that a request names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// The client may use it.
+    Allowed,
+    /// It is there, and the client may not use it.
+    Denied,
+    /// Nobody lists it.
+    Unknown,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// With a result.
+    Ok,
+    /// With an error, of its upstream's or because of it.
+    Error,
+    /// Weir did not carry it out.
+    Refused,
+    /// Nobody waits for it any more.
+    Cancelled,
+}
+
+/// How a request ended, and with what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    /// How.
+    pub outcome: Outcome,
+    /// The code of the JSON-RPC error.
+    pub code: Option<i64>,
+    /// The status of the HTTP response.
+    pub status: Option<u16>,
+    /// How many bytes of answer there were, where somebody has counted.
+    pub bytes_out: Option<u64>,
+}
+
+/// The request must be recorded, and cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the request cannot be recorded")]
+pub struct Unrecorded;
+
+struct Open {
+    audit: Arc<Shared>,
+    begun: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Kept behind the end, for records beside this one.
+    who: Who,
+    /// `None` once it is over.
+    draft: Option<Draft>,
+}
+
+struct Draft {
+    told: Box<Told>,
+    /// Where its last line will go, if it must not be lost.
+    place: Option<Place>,
+    /// Whether somebody behind the door has taken it on.
+    is_taken: bool,
+    /// Whether it went to an upstream.
+    is_sent: bool,
+}
+
+impl Decision {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl Outcome {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::Refused => "refused",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl Record {
+    /// The record of a log that is off.
+    pub fn off() -> Self {
+        Self::default()
+    }
+
+    pub(super) fn begin(audit: &Arc<Shared>, wire: Wire, from: Option<IpAddr>) -> Self {
+        Self::of(audit, Who { wire, from, client: None, role: None, session: None })
+    }
+
+    fn of(audit: &Arc<Shared>, who: Who) -> Self {
+        let told = Box::new(Told::of(who.clone()));
+        let draft = Draft { told, place: None, is_taken: false, is_sent: false };
+        let state = Mutex::new(State { who, draft: Some(draft) });
+        Self(Some(Arc::new(Open { audit: Arc::clone(audit), begun: Instant::now(), state })))
+    }
+
+    /// Whether anything will be written.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The record of another request of the same client, which begins now.
+    pub fn another(&self) -> Self {
+        self.0
+            .as_ref()
+            .map_or_else(Self::off, |open| Self::of(&open.audit, open.lock().who.clone()))
+    }
+
+    // === Who asks, and what ===
+
+    /// Who asks, and in which role.
+    pub fn by(&self, client: &Arc<str>, role: &Arc<str>) {
+        self.who(|who| (who.client, who.role) = (Some(client.clone()), Some(role.clone())));
+    }
+
+    /// In which session, whose id itself is not told.
+    pub fn in_session(&self, id: &str) {
+        self.who(|who| who.session = Some(hex(&Sha256::digest(id)[..4]).into()));
+    }
+
+    /// The HTTP method, where no request of the protocol's could be read yet.
+    pub fn over_http(&self, method: &str) {
+        self.tell(|told| told.http = Some(method.into()));
+    }
+
+    /// How large the message was.
+    pub fn took(&self, bytes: usize) {
+        self.tell(|told| told.bytes_in = Some(bytes as u64));
+    }
+
+    /// Which method is asked for.
+    pub fn of_method(&self, method: &str) {
+        self.tell(|told| {
+            told.http = None;
+            told.method = Some(method.into());
+        });
+    }
+
+    /// In which revision.
+    pub fn speaks(&self, revision: Revision) {
+        self.tell(|told| told.revision = Some(revision));
+    }
+
+    /// What is asked, and in which revision; whoever says so will say how it ended, too.
+    pub fn asks(&self, revision: Revision, method: &str, params: &Object) {
+        let Some(open) = &self.0 else { return };
+        let arguments = arguments(open.audit.arguments, method, params);
+        // Read only where it is worth it.
+        let has_trace = params.get("_meta").is_some_and(|meta| meta.contains(TRACEPARENT));
+        let meta = has_trace.then(|| params.get_object("_meta")).flatten();
+        let trace = meta.and_then(|meta| trace_id(&meta.get_string(TRACEPARENT)?));
+        self.of_method(method);
+        self.draft(|draft| {
+            draft.is_taken = true;
+            draft.told.revision = Some(revision);
+            draft.told.arguments = arguments;
+            draft.told.trace = trace.or(draft.told.trace.take());
+        });
+    }
+
+    /// The trace that a `traceparent` header names, if it is well-formed (W3C Trace Context).
+    pub fn traced(&self, traceparent: &str) {
+        if self.is_on() {
+            let trace = trace_id(traceparent);
+            self.tell(|told| told.trace = trace);
+        }
+    }
+
+    // === What is decided ===
+
+    /// What kind of thing the request is about.
+    pub fn about(&self, kind: Kind) {
+        self.tell(|told| told.kind = Some(kind));
+    }
+
+    /// Under which public name or URI.
+    pub fn named(&self, name: &str) {
+        self.tell(|told| told.name = Some(name.into()));
+    }
+
+    /// What was decided, and by which rule; `item` is the upstream's own name or URI.
+    pub fn decided(
+        &self,
+        decision: Decision,
+        item: Option<(&UpstreamName, &str)>,
+        rule: Option<&str>,
+    ) {
+        self.tell(|told| {
+            told.decision = Some(decision);
+            told.upstream = item.map(|(upstream, _)| upstream.clone());
+            told.item = item.map(|(_, own)| own.into());
+            told.rule = rule.map(Into::into);
+        });
+    }
+
+    /// Makes sure that there will be room for the record, where it is a must. Before anything is done for
+    /// the request.
+    pub async fn reserve(&self) -> Result<(), Unrecorded> {
+        let Some(open) = self.must() else { return Ok(()) };
+        if open.audit.is_failing() {
+            return Err(Unrecorded);
+        }
+        let reserved = timeout(PATIENCE, open.audit.queue.clone().reserve_owned()).await;
+        let place = reserved.map_err(|_| Unrecorded)?.map_err(|_| Unrecorded)?;
+        self.draft(|draft| draft.place = Some(place));
+        Ok(())
+    }
+
+    /// The request is about to go to an upstream. Where a record is a must, waits until a line that says so is in
+    /// the file.
+    pub async fn admit(&self) -> Result<(), Unrecorded> {
+        self.draft(|draft| draft.is_sent = true);
+        let admitted = self.write_admitted().await;
+        if admitted.is_err() {
+            self.draft(|draft| draft.is_sent = false);
+        }
+        admitted
+    }
+
+    async fn write_admitted(&self) -> Result<(), Unrecorded> {
+        let Some(open) = self.must() else { return Ok(()) };
+        if open.audit.is_failing() {
+            return Err(Unrecorded);
+        }
+        let Some(line) = open.line(Moment::Admitted) else { return Ok(()) };
+        let (written, is_written) = oneshot::channel();
+        let entry = Entry { line: Box::new(line), at: SystemTime::now(), written: Some(written) };
+        let sent = async {
+            open.audit.queue.send(entry).await.map_err(|_| Unrecorded)?;
+            is_written.await.map_err(|_| Unrecorded)
+        };
+        timeout(PATIENCE, sent).await.unwrap_or(Err(Unrecorded))
+    }
+
+    fn must(&self) -> Option<&Arc<Open>> {
+        self.0.as_ref().filter(|open| open.audit.on_error == OnError::Refuse)
+    }
+
+    /// A stream begins, which is told at once. Its end is another line.
+    pub fn stream(&self) {
+        self.draft(|draft| draft.is_taken = true);
+        if let Some(open) = &self.0
+            && let Some(line) = open.line(Moment::Begun)
+        {
+            open.audit.put(line, None);
+        }
+    }
+
+    /// What would be written now; `None` once it is over.
+    pub fn line(&self) -> Option<Line> {
+        self.0.as_ref()?.line(Moment::Begun)
+    }
+
+    // === The end ===
+
+    /// Whether nobody behind the door has taken the record on, and it is not over.
+    pub fn is_at_the_door(&self) -> bool {
+        let open = self.0.as_ref();
+        open.is_some_and(|open| open.lock().draft.as_ref().is_some_and(|draft| !draft.is_taken))
+    }
+
+    /// How the request came; `None` in a log that is off.
+    pub fn wire(&self) -> Option<Wire> {
+        self.0.as_ref().map(|open| open.lock().who.wire)
+    }
+
+    /// Whether the request went to an upstream.
+    pub fn is_sent(&self) -> bool {
+        let open = self.0.as_ref();
+        open.is_some_and(|open| open.lock().draft.as_ref().is_some_and(|draft| draft.is_sent))
+    }
+
+    /// The request is over.
+    pub fn end(&self, ending: Ending) {
+        if let Some(open) = &self.0 {
+            open.end(ending);
+        }
+    }
+
+    /// Nothing is told: what came was no request.
+    pub fn forget(&self) {
+        if let Some(open) = &self.0 {
+            open.lock().draft = None;
+        }
+    }
+
+    fn who(&self, learn: impl FnOnce(&mut Who)) {
+        if let Some(open) = &self.0 {
+            let mut state = open.lock();
+            learn(&mut state.who);
+            let who = state.who.clone();
+            if let Some(draft) = &mut state.draft {
+                draft.told.who = who;
+            }
+        }
+    }
+
+    fn tell(&self, learn: impl FnOnce(&mut Told)) {
+        self.draft(|draft| learn(&mut draft.told));
+    }
+
+    fn draft(&self, learn: impl FnOnce(&mut Draft)) {
+        if let Some(open) = &self.0 {
+            open.lock().draft.as_mut().map(learn).unwrap_or_default();
+        }
+    }
+}
+
+impl std::fmt::Debug for Record {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.is_on() { "Record(on)" } else { "Record(off)" })
+    }
+}
+
+impl Open {
+    /// A line about a request that is not over.
+    fn line(&self, moment: Moment) -> Option<Line> {
+        let mut state = self.lock();
+        let told = &mut state.draft.as_mut()?.told;
+        let number = self.audit.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = *told.number.get_or_insert(number);
+        Some(Line::Request(Box::new(Told { moment, number: Some(number), ..(**told).clone() })))
+    }
+
+    fn end(&self, ending: Ending) {
+        let draft = self.lock().draft.take();
+        if let Some(Draft { mut told, place, .. }) = draft {
+            told.ending = Some(ending);
+            told.duration = self.begun.elapsed();
+            self.audit.put(Line::Request(told), place);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.end(Ending { outcome: Outcome::Cancelled, code: None, status: None, bytes_out: None });
+    }
+}
+
+impl Told {
+    fn of(who: Who) -> Self {
+        Self {
+            who,
+            moment: Moment::Done,
+            number: None,
+            http: None,
+            revision: None,
+            method: None,
+            kind: None,
+            upstream: None,
+            item: None,
+            name: None,
+            decision: None,
+            rule: None,
+            ending: None,
+            duration: std::time::Duration::ZERO,
+            bytes_in: None,
+            trace: None,
+            arguments: None,
+        }
+    }
+}
+
+impl Audit {
+    /// Who has a conversation: nothing is told of it, but [`Record::another`] makes the records of its requests.
+    pub fn conversation(&self, wire: Wire, from: Option<IpAddr>) -> Record {
+        let record = self.begin(wire, from);
+        record.forget();
+        record
+    }
+}
+
+/// What is told of a request's arguments, as JSON.
+fn arguments(choice: Arguments, method: &str, params: &Object) -> Option<Box<str>> {
+    let member = match method {
+        "tools/call" | "prompts/get" => "arguments",
+        "completion/complete" => "argument",
+        _ => return None,
+    };
+    let mut out = String::new();
+    match choice {
+        Arguments::None => return None,
+        Arguments::Names => {
+            let arguments = params.get_object(member)?;
+            let names: Vec<_> = arguments.keys().collect();
+            for (at, name) in names.iter().enumerate() {
+                out.push(if at == 0 { '[' } else { ',' });
+                if out.len() + name.len() > MAX_FIELD_BYTES {
+                    let rest = format!("… ({} more)", names.len() - at);
+                    quote(&mut out, &rest, MAX_FIELD_BYTES);
+                    break;
+                }
+                quote(&mut out, name, MAX_FIELD_BYTES);
+            }
+            out.push_str(if names.is_empty() { "[]" } else { "]" });
+        }
+        Arguments::Hash => {
+            let digest = Sha256::digest(params.get_bytes(member)?);
+            quote(&mut out, &format!("sha256:{}", hex(&digest)), MAX_FIELD_BYTES);
+        }
+        Arguments::Full => quote(&mut out, params.get(member)?, MAX_ARGUMENTS_BYTES),
+    }
+    Some(out.into())
+}
+
+/// The trace's id in a `traceparent`: version, trace, parent and flags, in lower-case hexadecimal digits, of
+/// which the ids are not all zeros and the version is not `ff`.
+fn trace_id(traceparent: &str) -> Option<Box<str>> {
+    let is_hex = |text: &str, length: usize| {
+        text.len() == length
+            && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    };
+    let is_id = |text: &str, length| is_hex(text, length) && text.bytes().any(|byte| byte != b'0');
+    let mut parts = traceparent.split('-');
+    let (version, trace, parent, flags) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let is_good = is_hex(version, 2) && version != "ff" && is_id(trace, 32) && is_id(parent, 16);
+    // Later versions may have more behind the flags.
+    let is_whole = is_hex(flags, 2) && (version != "00" || parts.next().is_none());
+    (is_good && is_whole).then(|| trace.into())
+}
+
+/// The member of `_meta` that names a trace, as the header does.
+const TRACEPARENT: &str = "traceparent";
+/// The most bytes of arguments that are told in full.
+const MAX_ARGUMENTS_BYTES: usize = 16 * 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_told_if_its_parent_is_well_formed() {
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        for (text, expected) in [
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Some(trace)),
+            ("01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", Some(trace)),
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", None),
+            ("ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", None),
+            ("00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", None),
+            ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", None),
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", None),
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7", None),
+            ("", None),
+            ("x\r\ny", None),
+        ] {
+            assert_eq!(trace_id(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_told_as_it_is_chosen() {
+        let params = Object::parse(r#"{"name":"x","arguments":{"b":"hunter2", "\u0061":1e400}}"#)
+            .expect("an object");
+        let told = |choice| arguments(choice, "tools/call", &params);
+        assert_eq!(told(Arguments::None), None);
+        assert_eq!(told(Arguments::Names).as_deref(), Some(r#"["b","a"]"#));
+        let hash = told(Arguments::Hash).expect("a hash");
+        assert!(hash.starts_with("\"sha256:") && hash.len() == 73, "{hash}");
+        let full = r#""{\"b\":\"hunter2\", \"\\u0061\":1e400}""#;
+        assert_eq!(told(Arguments::Full).as_deref(), Some(full));
+        assert_eq!(arguments(Arguments::Full, "resources/read", &params), None);
+        let none = Object::new();
+        assert_eq!(arguments(Arguments::Names, "tools/call", &none), None);
+    }
+
+    #[test]
+    fn the_names_of_many_arguments_have_a_bound() {
+        let members: Vec<_> = (0..500).map(|at| format!("\"argument-{at}\":0")).collect();
+        let text = format!(r#"{{"arguments":{{{}}}}}"#, members.join(","));
+        let told = arguments(Arguments::Names, "prompts/get", &Object::parse(text).expect("one"));
+        let told = told.expect("names");
+        assert!(told.len() < MAX_FIELD_BYTES + 40 && told.ends_with("more)\"]"), "{told}");
+    }
+}

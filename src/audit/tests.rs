@@ -1,0 +1,225 @@
+//! The log as a whole: records in, lines in a file out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::*;
+use crate::json::Object;
+
+/// A log that is written.
+struct Written {
+    audit: Audit,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    path: PathBuf,
+}
+
+fn settings(path: &Path) -> Settings {
+    Settings {
+        target: Target::File(path.to_owned()),
+        arguments: Arguments::Names,
+        chain: true,
+        rotate_size: 1 << 20,
+        rotate_keep: 3,
+        on_error: OnError::Continue,
+    }
+}
+
+impl Written {
+    fn open(settings: &Settings) -> Self {
+        let (audit, writer) = Audit::open(settings).expect("opened");
+        let (tasks, stop, path) = (TaskTracker::new(), CancellationToken::new(), writer.path());
+        tasks.spawn(writer.run(stop.clone()));
+        Self { audit, tasks, stop, path }
+    }
+
+    fn record(&self, client: &str, method: &str) -> Record {
+        let record = self.audit.begin(Wire::Http, Some([127, 0, 0, 1].into()));
+        record.by(&client.into(), &"guest".into());
+        record.of_method(method);
+        record
+    }
+
+    async fn close(self) -> PathBuf {
+        drop(self.audit);
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.path
+    }
+}
+
+const OK: Ending = Ending { outcome: Outcome::Ok, code: None, status: None, bytes_out: Some(7) };
+const UNAUTHORIZED: Ending =
+    Ending { outcome: Outcome::Refused, code: Some(-32600), status: Some(401), bytes_out: None };
+
+/// The values of some members of each line.
+fn told(path: &Path, members: &[&str]) -> Vec<String> {
+    let text = fs::read_to_string(path).expect("a log");
+    let of_line = |line: &str| {
+        let object = Object::parse(line.to_owned()).expect("a line of JSON");
+        let member = |member: &&str| object.get(member).unwrap_or("-").trim_matches('"').to_owned();
+        members.iter().map(member).collect::<Vec<_>>().join(" ")
+    };
+    text.lines().map(of_line).collect()
+}
+
+#[tokio::test]
+async fn a_record_is_written_once_however_it_ends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = Written::open(&settings(&folder.path().join("a")));
+    let record = log.record("ann", "tools/list");
+    record.end(OK);
+    record.end(UNAUTHORIZED);
+    drop(record);
+    let record = log.record("bob", "tools/call");
+    drop(record.clone());
+    record.another().forget();
+    drop(record);
+    let path = log.close().await;
+    let expected = [
+        "1 started - - -",
+        "2 request ann tools/list ok",
+        "3 request bob tools/call cancelled",
+        "4 stopped - - -",
+    ];
+    assert_eq!(told(&path, &["seq", "event", "client", "method", "outcome"]), expected);
+    assert_eq!(verify::verify(&[path]).expect("whole").lines, 4);
+}
+
+#[tokio::test]
+async fn a_log_goes_on_in_the_next_process_and_over_rotation() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a");
+    let small = Settings { rotate_size: 2_000, rotate_keep: 50, ..settings(&path) };
+    for _ in 0..2 {
+        let log = Written::open(&small);
+        for _ in 0..20 {
+            log.record("ann", "tools/list").end(OK);
+        }
+        log.close().await;
+    }
+    let files = family(&path).concat();
+    assert!(files.len() > 5, "{files:?}");
+    let sizes = files.iter().map(|file| fs::metadata(file).expect("there").len());
+    assert!(sizes.max() < Some(2_600));
+    let report = verify::verify(&verify::in_order(&files).expect("readable")).expect("whole");
+    assert_eq!((report.first, report.last, report.lines), (1, 44, 44));
+    let without_one = [&files[..2], &files[3..]].concat();
+    assert!(verify::verify(&without_one).is_err());
+}
+
+#[tokio::test]
+async fn a_log_that_was_moved_away_is_begun_anew() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a");
+    let log = Written::open(&settings(&path));
+    log.record("ann", "tools/list").end(OK);
+    while fs::read_to_string(&path).is_ok_and(|text| text.lines().count() < 2) {
+        tokio::task::yield_now().await;
+    }
+    let moved = folder.path().join("moved");
+    fs::rename(&path, &moved).expect("moved");
+    log.record("bob", "tools/list").end(OK);
+    log.close().await;
+    assert_eq!(told(&path, &["seq", "client"]), ["3 bob", "4 -"]);
+    assert_eq!(verify::verify(&[moved, path]).expect("whole").lines, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_at_the_door_is_a_number() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = Written::open(&settings(&folder.path().join("a")));
+    for _ in 0..1_000 {
+        log.audit.begin(Wire::Http, None).end(UNAUTHORIZED);
+    }
+    log.record("ann", "tools/list").end(OK);
+    let path = log.close().await;
+    let lines = told(&path, &["event", "status", "count"]);
+    assert_eq!(lines.len(), 1 + 100 + 1 + 2);
+    assert_eq!(lines[101..], ["request - -", "left_out - 900", "stopped - -"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_can_be_written_it_is_refused_or_counted() {
+    let full = |on_error| {
+        let settings = Settings { on_error, ..settings(Path::new("/dev/full")) };
+        let (audit, mut writer) = Audit::open(&settings).expect("it can be opened");
+        let error = writer.begin().expect_err("it is full").to_string();
+        assert!(error.contains("/dev/full cannot be written: No space"), "{error}");
+        (audit, writer)
+    };
+    let (audit, writer) = full(OnError::Continue);
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    tasks.spawn(writer.run(stop.clone()));
+    let record = audit.begin(Wire::Stdio, None);
+    assert_eq!((record.reserve().await, record.admit().await), (Ok(()), Ok(())));
+    drop(record);
+    stop.cancel();
+
+    let (audit, writer) = full(OnError::Refuse);
+    let stop = CancellationToken::new();
+    tasks.spawn(writer.run(stop.clone()));
+    let record = audit.begin(Wire::Stdio, None);
+    assert_eq!(record.reserve().await, Ok(()), "nobody has tried yet");
+    assert_eq!(record.admit().await, Err(Unrecorded));
+    assert_eq!(record.another().reserve().await, Err(Unrecorded));
+    drop(record);
+    stop.cancel();
+    tasks.close();
+    tasks.wait().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn writing_goes_on_once_there_is_room_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("logs/a");
+    let refusing = Settings { on_error: OnError::Refuse, ..settings(&path) };
+    let log = Written::open(&refusing);
+    let record = log.record("ann", "tools/call");
+    assert_eq!(record.admit().await, Ok(()));
+    record.end(OK);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    // Whoever takes the folder away leaves nothing to write to.
+    fs::rename(folder.path().join("logs"), folder.path().join("gone")).expect("moved");
+    let record = log.record("bob", "tools/call");
+    assert_eq!(record.admit().await, Err(Unrecorded));
+    record.end(UNAUTHORIZED);
+    fs::create_dir(folder.path().join("logs")).expect("made");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let record = log.record("eve", "tools/call");
+    assert_eq!(record.admit().await, Ok(()));
+    record.end(OK);
+    log.close().await;
+    let events = told(&path, &["event", "client", "outcome", "request"]);
+    let expected =
+        ["request bob refused 2", "admitted eve - 3", "request eve ok 3", "stopped - - -"];
+    assert_eq!(events, expected);
+    let old = folder.path().join("gone/a");
+    assert_eq!(verify::verify(&[old, path]).expect("whole").last, 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_written_is_counted_and_the_count_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("logs/a");
+    let log = Written::open(&Settings { rotate_size: u64::MAX, ..settings(&path) });
+    fs::rename(folder.path().join("logs"), folder.path().join("gone")).expect("moved");
+    for number in 0..10_000 {
+        log.record("ann", "tools/list").end(OK);
+        // The queue is emptied now and then, into what is kept until it can be written.
+        if number % 1_000 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    fs::create_dir(folder.path().join("logs")).expect("made");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let path = log.close().await;
+    let written = told(&path, &["event"]).iter().filter(|event| *event == "request").count() as u64;
+    let report = verify::verify(&[path]).expect("whole");
+    assert!(report.lost > 0 && written > 4_000, "{report:?}");
+    assert_eq!(written + report.lost, 10_000);
+}

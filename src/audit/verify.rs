@@ -1,0 +1,285 @@
+//! Reading a log again: is it whole?
+//!
+//! Promises: a line that was changed, removed, put in or moved is found, and the first such line is named. What a
+//! crash tore is told, and is no fault, if the chain goes on behind it. What is cut off at the end cannot be seen
+//! from within: for that somebody has to have kept the last hash.
+//!
+//! Knows nothing of: what the lines tell, but their numbers and hashes.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use super::chain::{Chain, hex};
+use super::file::number_of;
+use crate::json::Object;
+
+/// What was read.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// How many lines.
+    pub lines: u64,
+    /// The number of the first; more than 1 if older files are not there.
+    pub first: u64,
+    /// The number of the last.
+    pub last: u64,
+    /// The hash of the last line.
+    pub last_hash: String,
+    /// How many lines carry no hash.
+    pub unchained: u64,
+    /// How many lines a crash has torn.
+    pub torn: u64,
+    /// How many records could not be written, as the log says itself.
+    pub lost: u64,
+}
+
+/// Why a log is not good.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// A file cannot be read.
+    #[error("{} cannot be read: {cause}", path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+    /// A line does not belong where it stands.
+    #[error("{}:{line}: {what}", path.display())]
+    Broken {
+        /// In which file.
+        path: PathBuf,
+        /// Its place there, from 1.
+        line: u64,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// Reads files that follow each other.
+pub fn verify(files: &[PathBuf]) -> Result<Report, Trouble> {
+    let mut reader = Reader::default();
+    for path in files {
+        each_line(path, |number, line, is_whole| {
+            let broken = |what| Trouble::Broken { path: path.clone(), line: number, what };
+            reader.read(line, is_whole).map_err(broken)
+        })?;
+    }
+    reader.end().map_err(|what| {
+        let path = files.last().cloned().unwrap_or_default();
+        Trouble::Broken { path, line: reader.report.lines, what }
+    })
+}
+
+/// The files by the number of their first line, as they were written.
+pub fn in_order(files: &[PathBuf]) -> Result<Vec<PathBuf>, Trouble> {
+    let mut numbered = Vec::new();
+    for path in files {
+        let mut first = None;
+        each_line(path, |_, line, _| {
+            first = first.or_else(|| number_of(line));
+            Ok(())
+        })?;
+        numbered.push((first.unwrap_or(u64::MAX), path.clone()));
+    }
+    numbered.sort();
+    Ok(numbered.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Reads a file line by line: its place from 1, the line, and whether it has an end.
+fn each_line(
+    path: &Path,
+    mut take: impl FnMut(u64, &[u8], bool) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    let unreadable = |cause| Trouble::Unreadable { path: path.to_owned(), cause };
+    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let read = (&mut file).take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
+        if read.map_err(unreadable)? == 0 {
+            break;
+        }
+        let whole = line.strip_suffix(b"\n");
+        take(number, whole.unwrap_or(&line), whole.is_some())?;
+    }
+    Ok(())
+}
+
+/// What was read so far.
+#[derive(Debug, Default)]
+struct Reader {
+    chain: Option<Chain>,
+    /// What stands behind the last line that could be read, if that was no line.
+    torn: Option<bool>,
+    report: Report,
+}
+
+impl Reader {
+    fn read(&mut self, text: &[u8], is_whole: bool) -> Result<(), String> {
+        let line = Object::parse(text.to_vec()).ok();
+        let Some((line, number)) = line.zip(number_of(text)) else {
+            return self.read_torn(text, is_whole);
+        };
+        let prev = line.get_string("prev");
+        let chain = match &self.chain {
+            Some(chain) => *chain,
+            None => Chain { next: number, last: from_hex(prev.as_deref()).unwrap_or_default() },
+        };
+        if number != chain.next {
+            let expected = chain.next;
+            return Err(format!("line number {number} stands where {expected} should be"));
+        }
+        match prev.as_deref() {
+            Some(prev) if prev != hex(&chain.last) => {
+                return Err(
+                    "the line before is not the one that stood here, or this line was changed"
+                        .into(),
+                );
+            }
+            None if line.has("prev") => return Err("its hash cannot be read".into()),
+            Some(_) => {}
+            None => self.report.unchained += 1,
+        }
+        if line.get("event") == Some("\"lost\"") {
+            let count = line.get("count").and_then(|count| count.parse::<u64>().ok());
+            self.report.lost += count.unwrap_or_default();
+        }
+        let mut chain = chain;
+        chain.push(text);
+        if self.report.lines == 0 {
+            self.report.first = number;
+        }
+        self.report.lines += 1;
+        self.report.last = number;
+        self.chain = Some(chain);
+        self.torn = None;
+        Ok(())
+    }
+
+    /// A line that cannot be read: good if the next one carries its hash, or if nothing comes any more.
+    fn read_torn(&mut self, text: &[u8], is_whole: bool) -> Result<(), String> {
+        if self.torn.is_some() {
+            return Err("this is no line of the log".into());
+        }
+        self.report.torn += 1;
+        self.torn = Some(is_whole);
+        let mut chain = self.chain.unwrap_or_default();
+        chain.push_unnumbered(text);
+        self.chain = Some(chain);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<Report, String> {
+        if self.torn == Some(true) {
+            return Err("the last line is no line of the log".into());
+        }
+        self.report.last_hash = self.chain.unwrap_or_default().last_in_words();
+        Ok(self.report.clone())
+    }
+}
+
+fn from_hex(text: Option<&str>) -> Option<[u8; 32]> {
+    let text = text.filter(|text| text.len() == 64 && text.is_ascii())?;
+    let mut bytes = [0; 32];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// The longest line that is read; longer ones are no lines of a log.
+const MAX_LINE_BYTES: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::super::Line;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A log of so many lines.
+    fn log(lines: u64) -> Vec<Vec<u8>> {
+        let mut chain = Chain::new();
+        let write = |count| {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_millis(count);
+            let line = Line::Lost(count).write(&chain, at, true);
+            chain.push(&line);
+            line
+        };
+        (0..lines).map(write).collect()
+    }
+
+    fn read(lines: &[Vec<u8>]) -> Result<Report, String> {
+        let mut reader = Reader::default();
+        lines.iter().try_for_each(|line| reader.read(line, true))?;
+        reader.end()
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_changed_removed_put_in_or_swapped_is_found(
+            lines in 3_u64..20,
+            at in any::<prop::sample::Index>(),
+            other in any::<prop::sample::Index>(),
+            byte in any::<prop::sample::Index>(),
+            bit in 0_u32..8,
+        ) {
+            let log = log(lines);
+            prop_assert_eq!(read(&log).map(|report| report.lines), Ok(lines));
+            // The last one is only held by who has kept its hash, the first by the files before it.
+            let at = 1 + at.index(log.len() - 2);
+            let other = 1 + other.index(log.len() - 2);
+            let whole = read(&log).expect("whole").last_hash;
+
+            let mut changed = log.clone();
+            let byte = byte.index(changed[at].len());
+            changed[at][byte] ^= 1_u8 << bit;
+            prop_assert!(read(&changed).is_err());
+            let mut removed = log.clone();
+            removed.remove(at);
+            prop_assert!(read(&removed).is_err());
+            let mut put_in = log.clone();
+            put_in.insert(at, log[other].clone());
+            prop_assert!(read(&put_in).is_err());
+            if at != other {
+                let mut swapped = log.clone();
+                swapped.swap(at, other);
+                prop_assert!(read(&swapped).is_err());
+            }
+            let cut = &log[..log.len() - 1];
+            prop_assert!(read(cut).is_ok_and(|report| report.last_hash != whole));
+        }
+    }
+
+    #[test]
+    fn a_torn_line_is_told_if_the_chain_goes_on_behind_it() {
+        let mut chain = Chain::new();
+        let first = Line::Started { torn: 0 }.write(&chain, SystemTime::UNIX_EPOCH, true);
+        chain.push(&first);
+        let torn = first[..40].to_vec();
+        let mut reader = Reader::default();
+        reader.read(&first, true).expect("good");
+        reader.read(&torn, false).expect("perhaps torn");
+        assert_eq!(reader.end().map(|report| (report.lines, report.torn)), Ok((1, 1)));
+
+        chain.push_unnumbered(&torn);
+        let second = Line::Started { torn: 40 }.write(&chain, SystemTime::UNIX_EPOCH, true);
+        let report = read(&[first.clone(), torn.clone(), second.clone()]).expect("good");
+        assert_eq!((report.lines, report.torn, report.last), (2, 1, 2));
+        // Nobody has torn it here.
+        assert!(read(&[first.clone(), second]).is_err());
+        assert_eq!(read(&[first, torn]), Err("the last line is no line of the log".into()));
+    }
+
+    #[test]
+    fn a_log_without_hashes_is_held_by_its_numbers() {
+        let at = SystemTime::UNIX_EPOCH;
+        let line = |next| Line::Stopped.write(&Chain { next, ..Chain::new() }, at, false);
+        let report = read(&[line(3), line(4)]).expect("good");
+        assert_eq!((report.first, report.last, report.unchained), (3, 4, 2));
+        assert!(read(&[line(3), line(5)]).is_err());
+    }
+}

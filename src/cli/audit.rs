@@ -1,0 +1,327 @@
+//! `weir audit`: opening the audit log for those who write it, and reading it again.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::content::plain;
+use super::failure::Failure;
+use super::help;
+use super::house::{ConfigArgs, options};
+use super::output;
+use crate::app::App;
+use crate::audit::verify::{self, Report, Trouble};
+use crate::audit::{Audit, Writer, family};
+use crate::config::Config;
+use crate::json::{self, Object};
+
+/// What `weir audit` does.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Checks that no line was changed, removed, put in or moved.
+    #[command(after_help = help::AUDIT_VERIFY)]
+    Verify(VerifyArgs),
+    /// Shows the last lines.
+    #[command(after_help = help::AUDIT_TAIL)]
+    Tail(TailArgs),
+}
+
+/// What `weir audit verify` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct VerifyArgs {
+    /// Files that follow each other, in any order; without them, those of the configuration.
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Prints JSON; a failure is one line of JSON on standard error.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// What `weir audit tail` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct TailArgs {
+    /// Goes on with what is written from now on.
+    #[arg(long, short)]
+    follow: bool,
+    /// How many lines to begin with.
+    #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 20)]
+    lines: usize,
+    /// Shows the requests of this client only.
+    #[arg(long, value_name = "CLIENT", value_hint = clap::ValueHint::Other)]
+    client: Option<String>,
+    /// Prints the lines as they stand in the file.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Opens the log of a configuration, if requests are to be recorded.
+pub(super) fn open(config: &Config, records: bool) -> Result<Option<(Audit, Writer)>, Failure> {
+    if !records {
+        return Ok(None);
+    }
+    let opened = App::open_log(config).map_err(|error| {
+        let remedy = "set `path` under [audit] or `dir` under [state] to a place that can be written, \
+                      `path = \"-\"` for standard output, or `enabled = false`";
+        Failure::NoConfig(format!("{error}; {remedy}"))
+    })?;
+    tracing::info!(path = %opened.1.path().display(), "requests are recorded");
+    Ok(Some(opened))
+}
+
+/// The same for a process of one client: only where it is asked for, and not where the protocol goes.
+pub(super) fn open_for_stdio(config: &Config) -> Result<Option<(Audit, Writer)>, Failure> {
+    let records = config.audit.enabled == Some(true);
+    if records && config.audit.path == Path::new("-") {
+        let text = "standard output belongs to the protocol here: set another `path` under [audit]";
+        return Err(Failure::NoConfig(text.to_owned()));
+    }
+    open(config, records)
+}
+
+pub(super) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Verify(args) => check(args).await,
+        Command::Tail(args) => tail(args).await,
+    }
+}
+
+// === Verify ===
+
+async fn check(args: VerifyArgs) -> Result<(), Failure> {
+    let chains = match args.files.is_empty() {
+        true => logs(&args.config).await?,
+        false => vec![verify::in_order(&args.files).map_err(broken)?],
+    };
+    for files in chains {
+        let report = verify::verify(&files).map_err(broken)?;
+        let newest = files.last().cloned().unwrap_or_default();
+        output::print(|out| match args.json {
+            true => writeln!(out, "{}", to_json(&newest, files.len(), &report)),
+            false => writeln!(out, "{}", in_words(&newest, files.len(), &report)),
+        })?;
+    }
+    Ok(())
+}
+
+fn broken(trouble: Trouble) -> Failure {
+    match trouble {
+        Trouble::Broken { .. } => {
+            Failure::Answered(format!("the audit log is not whole: {trouble}"))
+        }
+        Trouble::Unreadable { .. } => Failure::Usage(trouble.to_string()),
+    }
+}
+
+fn in_words(newest: &Path, files: usize, report: &Report) -> String {
+    let count = |count: u64, one: &str, many: &str| match count {
+        1 => format!("1 {one}"),
+        _ => format!("{count} {many}"),
+    };
+    let files = count(files as u64, "file", "files");
+    let lines = count(report.lines, "line", "lines");
+    let mut text = format!("{}: whole; {files}, {lines}", newest.display());
+    if report.lines > 0 {
+        text += &format!(" ({} to {})", report.first, report.last);
+    }
+    if report.first > 1 {
+        text += "; older ones are not there";
+    }
+    if report.torn > 0 {
+        text += &format!("; {} by a crash", count(report.torn, "line was torn", "lines were torn"));
+    }
+    if report.lost > 0 {
+        text += &format!("; {} could not be written", count(report.lost, "record", "records"));
+    }
+    if report.unchained > 0 {
+        text += &format!("; {} no hash", count(report.unchained, "line carries", "lines carry"));
+    }
+    text + "\nits last hash: " + &report.last_hash
+}
+
+fn to_json(newest: &Path, files: usize, report: &Report) -> String {
+    let mut object = Object::new();
+    object.set("file", json::quote(&newest.display().to_string()));
+    let numbers = [
+        ("files", files as u64),
+        ("lines", report.lines),
+        ("first", report.first),
+        ("last", report.last),
+        ("torn", report.torn),
+        ("lost", report.lost),
+        ("unchained", report.unchained),
+    ];
+    for (member, number) in numbers {
+        object.set(member, number.to_string());
+    }
+    object.set("last_hash", json::quote(&report.last_hash));
+    String::from_utf8_lossy(&object.to_bytes()).into_owned()
+}
+
+/// The logs of a configuration, each oldest file first.
+async fn logs(args: &ConfigArgs) -> Result<Vec<Vec<PathBuf>>, Failure> {
+    let path = log_path(args).await?;
+    let logs = family(&path);
+    match logs.is_empty() {
+        true => Err(Failure::Usage(format!("there is no audit log at {}", path.display()))),
+        false => Ok(logs),
+    }
+}
+
+async fn log_path(args: &ConfigArgs) -> Result<PathBuf, Failure> {
+    let mut options = options(true);
+    // No upstream is needed for it.
+    options.only = Some(Vec::new());
+    let loaded = args.load(&options).await?;
+    let path = App::log_path(&loaded.config).map_err(Failure::NoConfig)?;
+    path.ok_or_else(|| {
+        Failure::NoConfig("the audit log of this configuration goes to standard output".to_owned())
+    })
+}
+
+// === Tail ===
+
+async fn tail(args: TailArgs) -> Result<(), Failure> {
+    let path = log_path(&args.config).await?;
+    let shows = |line: &str| match &args.client {
+        None => true,
+        Some(client) => {
+            let object = Object::parse(line.to_owned()).unwrap_or_default();
+            object.get_string("client").is_some_and(|it| *it == **client)
+        }
+    };
+    let print = |line: &str| {
+        output::print(|out| match args.json {
+            true => writeln!(out, "{line}"),
+            false => writeln!(out, "{}", readable(line)),
+        })
+    };
+    if !path.exists() && !args.follow {
+        return Err(Failure::Usage(format!("there is no audit log at {}", path.display())));
+    }
+    let mut reader = Tail::new(&path);
+    let mut last = VecDeque::new();
+    reader.read(|line| {
+        if shows(line) {
+            last.push_back(line.to_owned());
+            if last.len() > args.lines {
+                last.pop_front();
+            }
+        }
+        Ok(())
+    })?;
+    last.iter().try_for_each(|line| print(line))?;
+    if !args.follow {
+        return Ok(());
+    }
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        reader.read(|line| if shows(line) { print(line) } else { Ok(()) })?;
+    }
+}
+
+/// A file that grows, and is put aside now and then.
+struct Tail<'a> {
+    path: &'a Path,
+    file: Option<(u64, BufReader<File>)>,
+    /// What stands behind the last line end.
+    rest: String,
+}
+
+impl<'a> Tail<'a> {
+    fn new(path: &'a Path) -> Self {
+        Self { path, file: None, rest: String::new() }
+    }
+
+    /// Takes each whole line that is new.
+    fn read(&mut self, mut take: impl FnMut(&str) -> Result<(), Failure>) -> Result<(), Failure> {
+        loop {
+            let there = std::fs::metadata(self.path).ok().map(|about| about.ino());
+            if let Some((_, file)) = &mut self.file {
+                while file.read_line(&mut self.rest).is_ok_and(|read| read > 0) {
+                    if self.rest.ends_with('\n') {
+                        take(self.rest.trim_end_matches('\n'))?;
+                        self.rest.clear();
+                    }
+                }
+            }
+            let (Some(there), true) = (there, self.file.as_ref().map(|(ino, _)| *ino) != there)
+            else {
+                return Ok(());
+            };
+            // Another one has been begun at this place.
+            let file = File::open(self.path).map_err(|error| {
+                Failure::Usage(format!("{} cannot be read: {error}", self.path.display()))
+            })?;
+            self.rest.clear();
+            self.file = Some((there, BufReader::new(file)));
+        }
+    }
+}
+
+/// A line for people.
+fn readable(line: &str) -> String {
+    let Ok(object) = Object::parse(line.to_owned()) else { return plain(line) };
+    let text = |member: &str| object.get_string(member).map(|text| plain(&text));
+    let number = |member: &str| object.get(member).map(plain);
+    let mut words = vec![text("time").unwrap_or_default()];
+    match text("event").as_deref() {
+        Some("request" | "admitted" | "begun") | None => {}
+        Some(event) => {
+            let detail = text("version").or_else(|| number("count")).unwrap_or_default();
+            words.push(format!("{event} {detail}"));
+            return words.join("  ").trim_end().to_owned();
+        }
+    }
+    words.push(text("client").or_else(|| text("from")).unwrap_or_else(|| "-".to_owned()));
+    words.push(text("method").or_else(|| text("http")).unwrap_or_else(|| "-".to_owned()));
+    words.extend(text("name"));
+    let event = text("event").filter(|event| event != "request");
+    let outcome = event.or_else(|| text("outcome")).unwrap_or_default();
+    let decision = text("decision").filter(|decision| decision != "allowed");
+    let code = number("code").or_else(|| number("status").filter(|status| status != "200"));
+    let ended = [Some(outcome), decision, code].into_iter().flatten();
+    words.push(ended.collect::<Vec<_>>().join(" "));
+    words.extend(number("duration_ms").map(|time| format!("{time} ms")));
+    words.join("  ")
+}
+
+/// How often a file is looked at that is followed.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_shown_in_words() {
+        for (line, expected) in [
+            (
+                r#"{"seq":2,"time":"T","event":"request","client":"ann","method":"tools/call","name":"hub__x","decision":"allowed","outcome":"ok","status":200,"duration_ms":1.250}"#,
+                "T  ann  tools/call  hub__x  ok  1.250 ms",
+            ),
+            (
+                r#"{"seq":3,"time":"T","event":"request","client":"ann","method":"tools/call","name":"y","decision":"denied","outcome":"refused","code":-32602,"status":200,"duration_ms":0.100}"#,
+                "T  ann  tools/call  y  refused denied -32602  0.100 ms",
+            ),
+            (
+                r#"{"seq":4,"time":"T","event":"request","from":"10.0.0.1","http":"POST","outcome":"refused","status":401,"duration_ms":0.100}"#,
+                "T  10.0.0.1  POST  refused 401  0.100 ms",
+            ),
+            (
+                r#"{"seq":5,"time":"T","event":"begun","client":"ann","http":"GET"}"#,
+                "T  ann  GET  begun",
+            ),
+            (r#"{"seq":6,"time":"T","event":"lost","count":3}"#, "T  lost 3"),
+            ("torn", "torn"),
+        ] {
+            assert_eq!(readable(line), expected);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The record of an HTTP request: begun with its head, and ended here if nobody behind the door has taken it on.
+//!
+//! Knows nothing of: what is asked.
+
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderName};
+use hyper::http::request::Parts;
+
+use super::Connection;
+use super::body::Reply;
+use super::endpoint::Path;
+use crate::audit::{Ending, Outcome, Record, Wire};
+use crate::downstream::answer::Failure;
+use crate::downstream::recording::Streaming;
+use crate::downstream::{Door, origin};
+
+/// Begins the record of a request whose head is there.
+pub(super) fn begin(door: &Door, connection: &Connection, parts: &Parts) -> Record {
+    let wire = match Path::find(&door.settings, parts.uri.path()) {
+        Some(Path::PairStream | Path::PairMessages) => Wire::Sse,
+        Some(Path::Endpoint) | None => Wire::Http,
+    };
+    let from = connection.peer.map(|peer| peer.ip().to_canonical());
+    let record = door.settings.audit.begin(wire, from);
+    record.over_http(parts.method.as_str());
+    if let Some(trace) = origin::only(&parts.headers, &TRACEPARENT) {
+        record.traced(trace);
+    }
+    record
+}
+
+/// Ends the record with the response, or with its stream.
+pub(super) fn end(record: Record, reply: &mut Reply) {
+    if !record.is_at_the_door() {
+        return;
+    }
+    let status = reply.status();
+    let is_stream = reply.headers().get(CONTENT_TYPE).is_some_and(|it| it == "text/event-stream");
+    if is_stream && status == StatusCode::OK {
+        return reply.body_mut().record(Streaming::begin(record));
+    }
+    // A notification, an answer, or a message that is answered on another stream.
+    if status == StatusCode::ACCEPTED {
+        return record.forget();
+    }
+    let code = match reply.extensions().get::<Failure>() {
+        Some(Failure::Own(code)) => Some(*code),
+        Some(Failure::Upstreams(code)) => *code,
+        None => None,
+    };
+    let is_good = status.is_success() && code.is_none();
+    let outcome = if is_good { Outcome::Ok } else { Outcome::Refused };
+    let bytes_out = reply.body().len();
+    record.end(Ending { outcome, code, status: Some(status.as_u16()), bytes_out });
+}
+
+/// Names the trace that the request is a part of (W3C Trace Context).
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

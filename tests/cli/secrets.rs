@@ -1,0 +1,327 @@
+//! Sixty planted secrets, and none of them in anything that Weir says: no output of a command, no line of the
+//! log at its most talkative, no line of an audit log, no command line.
+//!
+//! What a client is answered is not looked at: there its own arguments may well come back.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use super::example;
+use super::serving::terminate;
+
+/// The secrets: each says which it is, so that the one that leaks is known.
+#[derive(Default)]
+struct Planted(BTreeSet<String>);
+
+impl Planted {
+    fn plant(&mut self, place: &str) -> String {
+        let secret = format!("hunter2-{:02}-{place}", self.0.len());
+        self.0.insert(secret.clone());
+        secret
+    }
+
+    /// A file with a secret, for its owner only.
+    fn file(&mut self, folder: &Path, place: &str) -> String {
+        let (name, secret) = (format!("file-{}", self.0.len()), self.plant(place));
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600);
+        write!(file.open(folder.join(&name)).expect("made"), "{secret}").expect("written");
+        name
+    }
+
+    fn leaked(&self, where_: &str, text: &str) {
+        let found: Vec<_> = self.0.iter().filter(|secret| text.contains(secret.as_str())).collect();
+        let lines = text.lines().filter(|line| line.contains("hunter2-"));
+        assert!(found.is_empty(), "{where_}: {found:?} in {:?}", lines.collect::<Vec<_>>());
+        assert!(!text.contains("hunter2"), "{where_}: a part of one");
+    }
+}
+
+/// A configuration that is full of secrets, and the variables that it names.
+struct House {
+    folder: TempDir,
+    planted: Planted,
+    variables: Vec<(String, String)>,
+    keys: Vec<String>,
+    strange: TcpListener,
+}
+
+impl House {
+    fn new() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let mut planted = Planted::default();
+        let mut variables = Vec::new();
+        let path = folder.path().to_owned();
+        let strange = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut secret = |how: usize, place: &str| match how % 5 {
+            0 => format!("\"{}\"", planted.plant(place)),
+            1 => format!("{{ file = \"{}\" }}", planted.file(&path, place)),
+            2 => {
+                let command = planted.file(&path, place);
+                format!("{{ command = [\"cat\", \"{command}\"] }}")
+            }
+            how => {
+                let name = format!("SECRET_{}", variables.len());
+                variables.push((name.clone(), planted.plant(place)));
+                if how == 3 {
+                    format!("{{ env = \"{name}\" }}")
+                } else {
+                    format!("\"${{{name}}}\"")
+                }
+            }
+        };
+        let env: Vec<_> = (0..15).map(|at| format!("E{at} = {}", secret(at, "env"))).collect();
+        let mut headers = |count: usize, place: &str| {
+            let all = (0..count).map(|at| format!("X-Key-{at} = {}", secret(at, place)));
+            all.collect::<Vec<_>>().join(", ")
+        };
+        let (away, refused) = (headers(10, "header"), headers(5, "header"));
+        let tokens: Vec<_> = (0..7).map(|at| secret(at, "auth")).collect();
+        let address = strange.local_addr().expect("bound");
+        let queries = [planted.plant("query"), planted.plant("query")];
+        let keys: Vec<_> = ["key", "expired"].map(|place| planted.plant(place)).to_vec();
+        let hash = |key: &String| -> String {
+            Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let config = format!(
+            r#"
+[server]
+listen = "127.0.0.1:0"
+[log]
+level = "trace"
+format = "json"
+[audit]
+enabled = true
+arguments = "ARGUMENTS"
+[state]
+dir = "state"
+[protocol]
+legacy_sse = true
+[upstreams.notes]
+command = "{notes}"
+env = {{ {env} }}
+[upstreams.gone]
+command = "no-such-program"
+env = {{ X = {t0} }}
+[upstreams.away]
+url = "http://127.0.0.1:9/mcp?key={q0}"
+headers = {{ {away} }}
+auth = {{ type = "bearer", token = {t1} }}
+[upstreams.refused]
+url = "http://{address}/mcp?key={q1}"
+headers = {{ {refused} }}
+auth = {{ type = "basic", user = "weir", password = {t2} }}
+[upstreams.bearer]
+url = "http://{address}/mcp"
+auth = {{ type = "bearer", token = {t3} }}
+[upstreams.older]
+url = "http://{address}/sse"
+transport = "sse"
+auth = {{ type = "bearer", token = {t4} }}
+[upstreams.off]
+url = "http://{address}/mcp"
+enabled = false
+auth = {{ type = "basic", user = "weir", password = {t5} }}
+headers = {{ X = {t6} }}
+[clients.ann]
+key_sha256 = ["{ann}"]
+role = "local"
+[clients.old]
+key_sha256 = ["{old}"]
+role = "local"
+expires = 2020-01-01T00:00:00Z
+"#,
+            notes = example("legacy_stdio"),
+            env = env.join(", "),
+            q0 = queries[0],
+            q1 = queries[1],
+            t0 = tokens[0],
+            t1 = tokens[1],
+            t2 = tokens[2],
+            t3 = tokens[3],
+            t4 = tokens[4],
+            t5 = tokens[5],
+            t6 = tokens[6],
+            ann = hash(&keys[0]),
+            old = hash(&keys[1]),
+        );
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = file.open(folder.path().join("weir.toml")).expect("made");
+        file.write_all(config.as_bytes()).expect("written");
+        Self { folder, planted, variables, keys, strange }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.current_dir(self.folder.path()).envs(self.variables.clone());
+        command.env("WEIR_LOG", "trace");
+        command
+    }
+
+    fn arguments(&self, choice: &str) {
+        let path = self.folder.path().join("weir.toml");
+        let text = fs::read_to_string(&path).expect("text");
+        let (before, rest) = text.split_once("arguments = \"").expect("there");
+        let (_, behind) = rest.split_once('"').expect("its end");
+        fs::write(path, format!("{before}arguments = \"{choice}\"{behind}")).expect("written");
+    }
+}
+
+/// A server that refuses everybody.
+fn refuse_all(listener: &TcpListener) {
+    let listener = listener.try_clone().expect("a listener");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let _ = lines.find(String::is_empty);
+            let answer =
+                "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            let _ = (&stream).write_all(answer.as_bytes());
+        }
+    });
+}
+
+/// Sends a request and waits for the end of its answer, which nobody looks at.
+fn send(address: &str, head: &str, headers: &[String], body: &str) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+    let request = format!(
+        "{head} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("written");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+}
+
+/// What clients send that nobody else may learn.
+fn talk(address: &str, keys: &[String], planted: &mut Planted) {
+    let json = "Content-Type: application/json".to_owned();
+    let bearer = |key: &str| format!("Authorization: Bearer {key}");
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    for shown in [
+        bearer(&keys[1]),
+        bearer(&planted.plant("wrong-key")),
+        format!("Authorization: Basic {}", planted.plant("basic")),
+        format!("Authorization: {}", planted.plant("no-scheme")),
+        format!("{}\r\n{}", bearer(&planted.plant("first")), bearer(&planted.plant("second"))),
+        format!("Cookie: session={}", planted.plant("cookie")),
+        format!("X-Api-Key: {}", planted.plant("api-key")),
+        format!("Proxy-Authorization: Bearer {}", planted.plant("proxy")),
+        format!("{}\r\nMcp-Session-Id: {}", bearer(&keys[0]), planted.plant("session")),
+        format!("{}\r\nLast-Event-ID: {}", bearer(&keys[0]), planted.plant("event")),
+        format!("{}\r\ntraceparent: {}", bearer(&keys[0]), planted.plant("trace")),
+    ] {
+        send(address, "POST /mcp", &[json.clone(), shown.clone()], ping);
+        send(address, "GET /mcp", &[shown], "");
+    }
+    let good = [json, bearer(&keys[0])];
+    for place in [
+        format!("POST /mcp?token={}", planted.plant("query-of-a-client")),
+        format!("POST /messages?sessionId={}", planted.plant("pair")),
+        format!("GET /{}", planted.plant("path")),
+    ] {
+        send(address, &place, &good, ping);
+    }
+    send(address, "POST /mcp", &good, &format!("{{\"{}", planted.plant("junk")));
+    let meta = format!(
+        r#""_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{{}},"com.example/token":"{}"}}"#,
+        planted.plant("meta")
+    );
+    for (method, name, more) in [
+        (
+            "tools/call",
+            "notes__add_note",
+            format!(r#""arguments":{{"text":"{}"}},"#, planted.plant("argument")),
+        ),
+        (
+            "tools/call",
+            "notes__none",
+            format!(r#""arguments":{{"text":"{}"}},"#, planted.plant("argument")),
+        ),
+        (
+            "prompts/get",
+            "notes__none",
+            format!(r#""arguments":{{"a":"{}"}},"#, planted.plant("argument")),
+        ),
+        (
+            "tools/call",
+            "notes__add_note",
+            format!(r#""requestState":"{}","#, planted.plant("state")),
+        ),
+        ("prompts/list", "", format!(r#""cursor":"{}","#, planted.plant("cursor"))),
+    ] {
+        let own =
+            format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\nMcp-Name: {name}");
+        let headers = [&good[..], &[own]].concat();
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"name":"{name}",{more}{meta}}}}}"#
+        );
+        send(address, "POST /mcp", &headers, &body);
+    }
+}
+
+/// The command lines of a process and of its children.
+fn command_lines(weir: &Child) -> String {
+    let of = |process: &str| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let own = weir.id().to_string();
+    let children = format!("/proc/{own}/task/{own}/children");
+    let children = fs::read_to_string(children).unwrap_or_default();
+    let all = std::iter::once(&*own).chain(children.split_whitespace()).flat_map(of);
+    String::from_utf8_lossy(&all.collect::<Vec<_>>()).into_owned()
+}
+
+#[test]
+fn none_of_sixty_secrets_is_in_anything_that_weir_says() {
+    let mut house = House::new();
+    refuse_all(&house.strange);
+    for arguments in
+        ["check", "check --json", "check --offline", "list", "list tools --json", "audit tail"]
+    {
+        let output = house.command().args(arguments.split(' ')).output().expect("it runs");
+        for text in [output.stdout, output.stderr] {
+            house.planted.leaked(arguments, &String::from_utf8_lossy(&text));
+        }
+    }
+    for choice in ["none", "names", "hash"] {
+        house.arguments(choice);
+        let mut command = house.command();
+        let mut weir = command.arg("serve").stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
+        let mut said = String::new();
+        let address = loop {
+            let start = said.len();
+            assert!(log.read_line(&mut said).is_ok_and(|read| read > 0), "{said}");
+            if let Some((_, rest)) = said[start..].split_once("\"endpoint\":\"http://") {
+                break rest.split('/').next().expect("an address").to_owned();
+            }
+        };
+        let rest = std::thread::spawn(move || {
+            let mut rest = String::new();
+            log.read_to_string(&mut rest).expect("text");
+            rest
+        });
+        talk(&address, &house.keys, &mut house.planted);
+        house.planted.leaked("a command line", &command_lines(&weir));
+        terminate(&weir);
+        assert!(weir.wait().expect("it ends").success());
+        said += &rest.join().expect("it reads");
+        assert!(said.contains("\"DEBUG\"") && said.contains("a client is not let in"));
+        house.planted.leaked("the log", &said);
+    }
+    assert!(house.planted.0.len() > 60, "{} secrets", house.planted.0.len());
+    let log = fs::read_to_string(house.folder.path().join("state/audit.jsonl")).expect("a log");
+    for told in ["[\"text\"]", "\"sha256:", "\"unknown\"", "401", "notes__add_note"] {
+        assert!(log.contains(told), "{told} in {log}");
+    }
+    house.planted.leaked("the audit log", &log);
+}
