@@ -3,6 +3,7 @@
 //! The order of closing is the order of a request, from the door inward: doors stop taking requests,
 //! what is under way ends, and only then do the upstreams lose their connections.
 
+mod fetch;
 mod settings;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::downstream::Door;
 use crate::gateway::Gateway;
 use crate::mcp::call::Caller;
 use crate::policy::Policy;
+use crate::policy::tokens::Fetch;
 use crate::upstream::Upstream;
 use crate::upstream::dial::Dial;
 
@@ -30,6 +32,7 @@ pub struct App {
     stop_doors: CancellationToken,
     upstreams: TaskTracker,
     stop_upstreams: CancellationToken,
+    dial: Arc<dyn Dial>,
 }
 
 impl App {
@@ -54,7 +57,14 @@ impl App {
         );
         let settings = settings::downstream(config);
         let door = Door::new(Arc::clone(&gateway), settings, doors.clone(), stop_doors.clone());
-        Self { gateway, door, doors, stop_doors, upstreams, stop_upstreams }
+        Self { gateway, door, doors, stop_doors, upstreams, stop_upstreams, dial }
+    }
+
+    /// Fetches the keys of the identity providers, and keeps them until the doors end. For doors at which tokens
+    /// are shown; without it none is good.
+    pub fn keep_keys(&self) {
+        let fetch: Arc<dyn Fetch> = Arc::new(fetch::Fetcher(Arc::clone(&self.dial)));
+        self.gateway.keep_keys(&fetch, &self.doors, &self.stop_doors);
     }
 
     /// What the doors lead to.

@@ -17,6 +17,7 @@ mod file;
 mod headers;
 mod include;
 mod ledger;
+mod oidc;
 mod report;
 mod schema;
 mod secret_command;
@@ -36,6 +37,7 @@ pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub(crate) use headers::is_own_header;
+pub use oidc::Provider;
 pub(crate) use report::nearest;
 pub use report::{Problem, Report, Severity, Warning};
 pub use schema::{page, schema};
@@ -66,6 +68,8 @@ pub struct Config {
     pub outlines: Vec<Outline>,
     /// Who may enter without a key.
     pub auth: Auth,
+    /// Whose access tokens are accepted, in the order of the file; then `server.public_url` is set.
+    pub providers: Vec<Provider>,
     /// What each role may use; holds every role that [`Auth`] or a client names.
     pub roles: BTreeMap<String, Role>,
     /// Who may enter with a key, in the order of the file.
@@ -147,8 +151,11 @@ impl Config {
         let upstreams = upstreams::read(root, surroundings);
         let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
         let (roles, clients) = access::roles_and_clients(root, &upstreams.names);
-        let auth =
-            root.table("auth", |t| access::auth(t, &server, &roles, clients.is_empty(), options));
+        let (auth, providers) = root.table("auth", |t| {
+            let providers = oidc::providers(t, &server, &roles);
+            let nobody = clients.is_empty() && providers.is_empty();
+            (access::auth(t, &server, &roles, nobody, options), providers)
+        });
         let log = root.table("log", sections::log);
         Self {
             server,
@@ -157,6 +164,7 @@ impl Config {
             upstreams: upstreams.list,
             outlines: upstreams.outlines,
             auth,
+            providers,
             roles,
             clients,
             log,
@@ -195,6 +203,7 @@ impl Default for Config {
             upstreams: Vec::new(),
             outlines: Vec::new(),
             auth: Auth::default(),
+            providers: Vec::new(),
             roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
             clients: Vec::new(),
             log: Log::default(),

@@ -2,9 +2,12 @@
 //!
 //! The configuration is checked already: what is parsed here again cannot fail.
 
+use std::collections::BTreeSet;
+
 use hyper::Uri;
 
 use crate::downstream::era::Versions;
+use crate::downstream::http::Protection;
 use crate::mcp::call::Caller;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
@@ -41,6 +44,7 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
         anonymous_role: config.auth.anonymous.then(|| config.auth.anonymous_role.clone()),
         roles: roles.collect(),
         keys: config.clients.iter().map(key).collect(),
+        providers: config.providers.iter().map(|provider| provider.tokens.clone()).collect(),
     }
 }
 
@@ -109,6 +113,7 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         legacy_sse: protocol.legacy_sse,
         resumable: protocol.resumable,
         public_prefix: public_prefix(server),
+        protection: protection(config),
         session_ttl: protocol.session_ttl,
         sse_keepalive: protocol.sse_keepalive,
         ..downstream::Settings::default()
@@ -121,6 +126,30 @@ fn public_prefix(server: &config::Server) -> String {
     let path = server.public_url.as_ref().map(Uri::path).unwrap_or_default();
     let prefix = path.strip_suffix(&server.path).unwrap_or(path);
     prefix.trim_end_matches('/').to_owned()
+}
+
+/// What clients are told of the identity providers.
+fn protection(config: &config::Config) -> Option<Protection> {
+    let url = config.server.public_url.as_ref().filter(|_| !config.providers.is_empty())?;
+    let (scheme, authority) = (url.scheme_str()?, url.authority()?.as_str().to_ascii_lowercase());
+    let each = || config.providers.iter();
+    let servers: Vec<String> = each().map(|it| it.tokens.issuer.clone()).collect();
+    let supported: BTreeSet<String> = each()
+        .flat_map(|it| it.scopes_supported.iter().chain(&it.tokens.scopes_required))
+        .cloned()
+        .collect();
+    let mut required = each().map(|it| &it.tokens.scopes_required);
+    let first = required.next()?;
+    // Providers know each other's scopes not: only what all need can be asked of whoever it will be.
+    let scope = required.all(|other| other == first).then(|| first.join(" "));
+    Some(Protection::new(
+        &format!("{scheme}://{authority}"),
+        &format!("{}{}", public_prefix(&config.server), config.server.path),
+        &config.server.path,
+        &servers,
+        &Vec::from_iter(supported),
+        scope.unwrap_or_default(),
+    ))
 }
 
 fn source(source: &config::Source) -> upstream::Source {

@@ -35,6 +35,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let endpoint = format!("http://{address}{}", config.server.path);
 
     let app = App::open(&config, Arc::new(Host::new()));
+    app.keep_keys();
     app.spawn_door(http::accept_loop(listener, Arc::clone(app.door())));
     let sse = config.protocol.legacy_sse.then(|| format!("http://{address}{}", http::STREAM_PATH));
     info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");

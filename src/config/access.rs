@@ -30,7 +30,7 @@ impl Default for Auth {
 /// Whether a request needs a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
-    /// Not on a loopback address with no clients defined; otherwise it does.
+    /// Not on a loopback address with neither clients nor identity providers defined; otherwise it does.
     Auto,
     /// It does.
     Required,
@@ -94,7 +94,7 @@ pub struct Client {
 
 // === Reading roles ===
 
-type Roles = BTreeMap<String, Role>;
+pub(super) type Roles = BTreeMap<String, Role>;
 
 /// Reads roles and clients; the roles hold those that clients have for themselves.
 pub(super) fn roles_and_clients(root: &Table<'_>, upstreams: &[String]) -> (Roles, Vec<Client>) {
@@ -249,7 +249,7 @@ fn client(
 }
 
 /// Accepts a role that is written, or `local`; a client's own role is nobody else's.
-fn existing_role(v: &Value<'_>, roles: &Roles) -> Parsed<String> {
+pub(super) fn existing_role(v: &Value<'_>, roles: &Roles) -> Parsed<String> {
     let role = value::string(v)?;
     let mut known = roles.keys().map(String::as_str).filter(|name| value::is_plain_name(name));
     match known.clone().any(|name| name == role) {
@@ -270,7 +270,7 @@ pub(super) fn auth(
     t: &Table<'_>,
     server: &Server,
     roles: &Roles,
-    no_clients: bool,
+    nobody: bool,
     options: &Options,
 ) -> Auth {
     let default = Auth::default();
@@ -279,7 +279,7 @@ pub(super) fn auth(
         t.read("anonymous_role", |v| existing_role(v, roles)).unwrap_or(default.anonymous_role);
     let on_loopback = server.listen.ip().to_canonical().is_loopback();
     let anonymous = match mode {
-        AuthMode::Auto => on_loopback && no_clients,
+        AuthMode::Auto => on_loopback && nobody,
         AuthMode::Required => false,
         AuthMode::Anonymous => true,
     };
@@ -295,7 +295,7 @@ pub(super) fn auth(
             "mode",
             Complaint::new(what, "write mode = \"required\" in [auth] and define a client"),
         );
-    } else if !anonymous && no_clients {
+    } else if !anonymous && nobody {
         let what = "a key is required, and no client has one: nobody can enter";
         t.warn("mode", Complaint::new(what, "add a [clients.<name>] table"));
     }

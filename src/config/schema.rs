@@ -10,6 +10,7 @@
 
 mod json;
 mod keys;
+mod oidc_keys;
 mod page;
 mod shape;
 mod tuning_keys;

@@ -11,6 +11,7 @@ mod endpoint;
 mod head;
 mod incoming;
 pub(super) mod pair;
+mod protection;
 mod resume;
 mod streams;
 mod wire;
@@ -32,6 +33,7 @@ use tracing::{debug, warn};
 
 use super::Door;
 pub use pair::{MESSAGES_PATH, STREAM_PATH};
+pub use protection::Protection;
 use wire::Wire;
 
 /// What is known of a connection's other end.

@@ -102,6 +102,7 @@ fn policy() -> Policy {
             sha256: vec![Sha256::digest(b"ann-key").into()],
             expires: None,
         }],
+        ..Default::default()
     })
 }
 

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     fn principal(name: &str) -> Principal {
-        Principal { name: name.into(), role: "local".into() }
+        Principal::new(name, "local")
     }
 
     fn task() -> Task {

@@ -39,7 +39,7 @@ impl Keys {
     pub fn new(keys: Vec<Key>) -> Self {
         let entries = keys.into_iter().flat_map(|key| {
             let name: Arc<str> = key.client.into();
-            let principal = Principal { name, role: key.role.into() };
+            let principal = Principal::new(name, key.role);
             let entry =
                 move |sha256| Entry { principal: principal.clone(), sha256, expires: key.expires };
             key.sha256.into_iter().map(entry)

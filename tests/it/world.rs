@@ -118,6 +118,7 @@ impl World {
         let parsed = Config::parse(&config, Path::new("weir.toml"), &Options::default());
         let parsed = parsed.unwrap_or_else(|report| panic!("{report}\n{config}"));
         let app = App::open(&parsed, Arc::new(Scripted(upstreams.clone())));
+        app.keep_keys();
         Self { app, upstreams, tasks, verdict: Verdict(judge) }
     }
 

@@ -169,7 +169,7 @@ fn the_files_that_are_shipped_are_sound_by_the_schema() {
 }
 
 /// Files that are sound.
-const SOUND: [&str; 22] = [
+const SOUND: [&str; 24] = [
     "[upstreams.a]\nprompts_dir = \"p\"\ntimeouts.call = \"5s\"\nlimits.concurrency = 7\nretry.jitter = false",
     "[upstreams.a-1]\ncommand = \"x\"\nargs = [\"\", \"-y\"]\nenv = { A = \"\", B = { env = \"SET\" } }",
     "[upstreams.a]\nurl = \"HTTPS://h:1/x?y=z\"\nheaders = { Authorization = \"a b\", X = { command = [\"x\", \"\"] } }",
@@ -194,10 +194,14 @@ const SOUND: [&str; 22] = [
     "[log]\nlevel = \"trace\"\nformat = \"${FORMAT:-json}\"",
     "[defaults]\nlimits = { concurrency = 1, max_pages = 100000 }\nretry = { backoff = \"1ms\" }",
     "include = []",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id/x/\"\naudience = [\"a b\"]\n\
+     roles = { \"a/b c\" = \"local\" }\nscopes_required = [\"api://weir/use\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"http://127.0.0.1:1\"\naudience = [\"a\"]\n\
+     preset = \"okta\"\nalgorithms = [\"EdDSA\"]\njwks_uri = \"http://localhost/k\"\ndefault_role = \"local\"",
 ];
 
 /// Files with a mistake that a schema can tell.
-const MISTAKEN: [&str; 57] = [
+const MISTAKEN: [&str; 65] = [
     "include = [\"*/a.toml\"]",
     "[server]\nlistne = \"127.0.0.1:1\"",
     "[log]\ncolor = \"red\"",
@@ -256,16 +260,28 @@ const MISTAKEN: [&str; 57] = [
     "[roles.guest]\nprompts.allow = [\"house\"]",
     "[clients.a]\nrole = \"local\"\nprompts.allow = [\"house/*\"]\n\
      key_sha256 = [\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\naudience = [\"a\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = []",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"http://id\"\naudience = [\"a\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\nalgorithms = [\"HS256\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\nalgorithms = []",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\nscopes_supported = [\"a b\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\npreset = \"azure\"",
 ];
 
 /// Files with a mistake that is left to `weir check`: it lies between tables, or is no matter of form.
-const BEYOND: [&str; 6] = [
+const BEYOND: [&str; 10] = [
     "[defaults]\ntimeouts = { call = \"20m\" }",
     "[server]\nshutdown_grace = \"8761h\"",
     "[naming]\nmode = \"none\"\n[upstreams.b]\ncommand = \"x\"\n[upstreams.c]\ncommand = \"x\"",
     "[auth]\nanonymous_role = \"nobody\"",
     "[server]\nlisten = \"${GONE}\"",
     "[protocol]\nlegacy_sse = true\nversions = [\"2026-07-28\"]",
+    "[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\n",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\ndefault_role = \"nobody\"",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\njwks_uri = \"http://id/k\"",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\n[auth.oidc.b]\nissuer = \"https://id\"\naudience = [\"a\"]\n",
 ];
 
 /// Completes a sample that is about something else than upstreams, and asks reader and schema.

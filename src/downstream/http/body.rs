@@ -114,6 +114,19 @@ pub(super) fn unauthorized(text: &str) -> Reply {
     with_header(reply, WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
 }
 
+/// A document that is the same for everybody.
+pub(super) fn document(text: Bytes) -> Reply {
+    let reply = Response::new(ReplyBody::whole(text));
+    with_header(reply, CONTENT_TYPE, HeaderValue::from_static("application/json"))
+}
+
+/// A refusal that may be different after a while.
+pub(super) fn later(text: &str, retry_after: Duration) -> Reply {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let refused = Refused::new(status, code::INVALID_REQUEST, text);
+    json(Answer::refused(None, &Refused { retry_after: Some(retry_after), ..refused }))
+}
+
 /// A refusal of a method, with those that are there.
 pub(super) fn wrong_method(allowed: &'static str) -> Reply {
     let reply = refusal(StatusCode::METHOD_NOT_ALLOWED, "this method is not served here");

@@ -1,7 +1,7 @@
 //! One HTTP request: from its head to a response.
 //!
 //! The order is the promise: whom it is for and where it comes from (403), what it wants (404, 405), who
-//! sends it (401), what it says it holds (415, 406) — and only then is its body read, in bounded space
+//! sends it (401, 403), what it says it holds (415, 406) — and only then is its body read, in bounded space
 //! and time, and looked at.
 //!
 //! Knows nothing of: what a dialect makes of a message.
@@ -24,6 +24,7 @@ use super::detach::Detached;
 use super::head;
 use super::incoming::{closing, read};
 use super::pair;
+use super::protection;
 use super::resume;
 use super::streams;
 use super::wire::Busy;
@@ -92,6 +93,7 @@ impl Path {
     }
 }
 
+/// Lets a request in. What needs no credentials is answered here.
 async fn admit(
     door: &Door,
     connection: &Connection,
@@ -102,6 +104,10 @@ async fn admit(
         debug!(%stranger, host = ?parts.headers.get(HOST), origin = ?parts.headers.get(ORIGIN), "a request is refused");
         body::refusal(StatusCode::FORBIDDEN, &stranger.to_string())
     })?;
+    protection::check_query(parts)?;
+    if let Some(document) = protection::metadata(settings, parts) {
+        return Err(document.into());
+    }
     let path = Path::find(settings, parts.uri.path())
         .ok_or_else(|| body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
     if door.stop.is_cancelled() {
@@ -115,7 +121,7 @@ async fn admit(
     let guest = door.gateway.enter(arrival).await.map_err(|refusal| {
         // Why is the operator's to know: a client learns no more than that it was refused.
         debug!(%refusal, "a client is not let in");
-        body::unauthorized("a valid key is needed: send it as `Authorization: Bearer <key>`")
+        protection::refuse(settings, &refusal)
     })?;
     Ok((path, guest))
 }
