@@ -200,6 +200,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::policy::tokens;
 
     /// Every key that a room gets, none of them at its default.
     const UNUSUAL: &str = r#"
@@ -231,6 +232,18 @@ resources.allow = ["hub/r"]
 key_sha256 = ["1111111111111111111111111111111111111111111111111111111111111111"]
 role = "guest"
 expires = 2027-06-30T00:00:00Z
+[auth.oidc.corp]
+issuer = "https://id.lan/a/"
+audience = ["a1", "a2"]
+preset = "okta"
+user_claim = "uid"
+role_claim = "a.b"
+roles = { "g" = "guest" }
+default_role = "local"
+scopes_supported = ["s1"]
+scopes_required = ["s2"]
+algorithms = ["ES256"]
+jwks_uri = "https://keys.lan/k"
 [upstreams.hub]
 command = "hub"
 args = ["a"]
@@ -318,6 +331,34 @@ transport = "sse"
         let key = &settings.keys[0];
         assert_eq!((key.client.as_str(), key.role.as_str()), ("ann", "guest"));
         assert!(key.sha256 == [[0x11; 32]] && key.expires.is_some());
+        let expected = tokens::Settings {
+            name: "corp".into(),
+            issuer: "https://id.lan/a/".into(),
+            audience: vec!["a1".into(), "a2".into()],
+            preset: tokens::Preset::Okta,
+            user_claim: "uid".into(),
+            role_claim: "a.b".into(),
+            roles: [("g".to_owned(), "guest".to_owned())].into(),
+            default_role: Some("local".into()),
+            scopes_required: vec!["s2".into()],
+            algorithms: vec![tokens::Algorithm::Es256],
+            jwks_uri: Some(Uri::from_static("https://keys.lan/k")),
+        };
+        assert_eq!(settings.providers, [expected]);
+    }
+
+    #[test]
+    fn what_clients_are_told_of_the_providers_is_what_they_can_reach() {
+        let told = format!("{:?}", protection(&config()).expect("there is a provider"));
+        for part in [
+            r#"\"resource\":\"https://mcp.lan/weir/x\",\"authorization_servers\":[\"https://id.lan/a/\"]"#,
+            r#"\"scopes_supported\":[\"s1\",\"s2\"]"#,
+            r#"url: "https://mcp.lan/.well-known/oauth-protected-resource/weir/x""#,
+            r#"scope: "s2""#,
+        ] {
+            assert!(told.contains(part), "{part} in {told}");
+        }
+        assert!(protection(&config::Config::default()).is_none());
     }
 
     #[test]

@@ -15,9 +15,7 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use hyper::body::{Body, Frame, SizeHint};
-use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
-};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -106,12 +104,6 @@ pub(super) fn empty(status: StatusCode) -> Reply {
 /// A refusal of the wire's own, before anybody has read what is asked.
 pub(super) fn refusal(status: StatusCode, text: &str) -> Reply {
     json(Answer::refused(None, &Refused::new(status, code::INVALID_REQUEST, text)))
-}
-
-/// A refusal for want of credentials.
-pub(super) fn unauthorized(text: &str) -> Reply {
-    let reply = refusal(StatusCode::UNAUTHORIZED, text);
-    with_header(reply, WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
 }
 
 /// A document that is the same for everybody.

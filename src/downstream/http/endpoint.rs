@@ -114,8 +114,8 @@ async fn admit(
         let text = "shutting down; connect again";
         return Err(closing(body::refusal(StatusCode::SERVICE_UNAVAILABLE, text)).into());
     }
-    let credentials = head::credentials(&parts.headers)
-        .ok_or_else(|| body::unauthorized("the Authorization header must hold one bearer token"))?;
+    let credentials =
+        head::credentials(&parts.headers).ok_or_else(|| protection::refuse_malformed(settings))?;
     let from = connection.peer.map(|peer| peer.ip().to_canonical());
     let arrival = Arrival { credentials, from };
     let guest = door.gateway.enter(arrival).await.map_err(|refusal| {

@@ -115,6 +115,23 @@ pub(super) fn refuse(settings: &Settings, refusal: &Refusal) -> Reply {
         Refusal::Unverifiable => return body::later(CANNOT_VERIFY, RETRY),
         Refusal::TooManyRoles => return body::refusal(StatusCode::FORBIDDEN, "not now"),
     };
+    challenged(protection, status, error, scope, text)
+}
+
+/// The answer to who shows something else than one bearer token.
+pub(super) fn refuse_malformed(settings: &Settings) -> Reply {
+    let (protection, status) = (settings.protection.as_ref(), StatusCode::UNAUTHORIZED);
+    let text = "the Authorization header must hold one bearer token";
+    challenged(protection, status, Some("invalid_request"), None, text)
+}
+
+fn challenged(
+    protection: Option<&Protection>,
+    status: StatusCode,
+    error: Option<&str>,
+    scope: Option<&str>,
+    text: &str,
+) -> Reply {
     let mut challenge = Vec::new();
     challenge.extend(error.map(|error| format!("error=\"{error}\"")));
     challenge.extend(scope.map(|scope| format!("scope=\"{scope}\"")));
