@@ -14,6 +14,9 @@ import { pathToFileURL } from 'node:url';
 const require = createRequire(new URL('../../../.cache/interop/oidc/', import.meta.url));
 const { Provider, errors } = await import(pathToFileURL(require.resolve('oidc-provider')));
 
+// Its notices go to stdout, of which nobody reads more than the first line.
+console.info = console.error;
+
 const [resource] = process.argv.slice(2);
 const SCOPE = 'mcp:use';
 
@@ -69,15 +72,19 @@ const provider = new Provider(issuer, {
 
 // What a user would do at its pages.
 async function interact(request, response) {
-    const { prompt, params, session, grantId } = await provider.interactionDetails(request, response);
+    const { prompt, params, session, grantId } =
+        await provider.interactionDetails(request, response);
     let result;
     if (prompt.name === 'login') {
         result = { login: { accountId: 'ann' } };
     } else {
         const known = grantId && (await provider.Grant.find(grantId));
         const grant = known || new provider.Grant({ accountId: session.accountId, clientId: params.client_id });
-        grant.addOIDCScope('openid');
-        grant.addResourceScope(resource, SCOPE);
+        const { missingOIDCScope = [], missingResourceScopes = {} } = prompt.details;
+        grant.addOIDCScope(missingOIDCScope.join(' '));
+        for (const [of, scopes] of Object.entries(missingResourceScopes)) {
+            grant.addResourceScope(of, scopes.join(' '));
+        }
         result = { consent: { grantId: await grant.save() } };
     }
     await provider.interactionFinished(request, response, result, { mergeWithLastSubmission: false });

@@ -28,7 +28,8 @@ async function browse(start) {
         const answer = await fetch(at, { redirect: 'manual', headers: { cookie } });
         for (const set of answer.headers.getSetCookie()) {
             const [name, ...value] = set.split(';')[0].split('=');
-            jar.set(name, value.join('='));
+            if (value.join('=') === '') jar.delete(name);
+            else jar.set(name, value.join('='));
         }
         const next = answer.headers.get('location');
         if (next === null) throw new Error(`${at}: ${answer.status} ${await answer.text()}`);
