@@ -89,6 +89,8 @@ pub struct Entrance {
     pub auth: Auth,
     /// Whether anybody has a key.
     pub has_clients: bool,
+    /// Whether clients get a token from an identity provider, by themselves.
+    pub has_providers: bool,
 }
 
 /// What is known beside the file when it is judged.
@@ -129,7 +131,8 @@ impl Config {
         let options = Options { only: Some(Vec::new()), ..options.clone() };
         let config = Self::judge(&open(path)?, &options, false, false)?;
         let has_clients = !config.clients.is_empty();
-        Ok(Entrance { server: config.server, auth: config.auth, has_clients })
+        let has_providers = !config.providers.is_empty();
+        Ok(Entrance { server: config.server, auth: config.auth, has_clients, has_providers })
     }
 
     fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {

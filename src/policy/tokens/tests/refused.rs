@@ -1,9 +1,12 @@
 //! Tokens that are not good: each is refused for its own reason, and makes nobody fetch anything.
 
+use proptest::prelude::*;
+
 use super::mint::{self, NOW, claims, claims_but, encode, hmac_signed, signed, token, token_of};
 use super::{AUDIENCE, House, ISSUER, settings};
 use crate::policy::Refusal;
 use crate::policy::tokens::Bad::{self, *};
+use crate::policy::tokens::compact::Compact;
 use crate::policy::tokens::{self, Preset, Settings, is_token};
 
 /// A bad token: what it tries, itself, and why it is refused.
@@ -459,4 +462,22 @@ async fn a_client_stands_for_the_audience_only_where_the_product_has_none() {
         assert!(good || found == Err(Audience.into()));
     }
     house.close().await;
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_shown_is_read_or_refused(
+        parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..7),
+        text in "\\PC*",
+        header in "\\{(\"(alg|kid|typ|crit|b64)\":(\"(ES256|none|x)\"|1|null|\\[\\])[,}]){0,5}\\}?",
+    ) {
+        let encoded = parts.iter().map(encode).collect::<Vec<_>>().join(".");
+        let headed = format!("{}.{}.AA", encode(&header), encode(claims()));
+        for shown in [encoded, text, headed] {
+            if let Ok(read) = Compact::parse(&shown) {
+                prop_assert!(is_token(&shown));
+                prop_assert_eq!(shown.rsplit_once('.').map(|(signed, _)| signed.as_bytes()), Some(read.signed));
+            }
+        }
+    }
 }
