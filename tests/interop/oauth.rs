@@ -89,6 +89,9 @@ async fn sdk_clients_log_in_at_a_real_provider() {
         client.arg(script("clients/oauth.py")).args([&endpoint, &provider.url]);
         let seen = says(&mut client).await;
         assert_eq!(seen, json!({ "prompts": ["house__oil"] }), "python with {signed_with}");
-        assert!(served.stop().await);
+        let (well, log) = served.stop_and_tell().await;
+        assert!(well && log.contains("no credentials"), "{log}");
+        // Neither a token nor a part of one: all of them begin like this.
+        assert!(!log.contains("eyJ") && !log.contains(ROBOT_SECRET), "{log}");
     }
 }

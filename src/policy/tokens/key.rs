@@ -82,37 +82,50 @@ pub(super) struct Key {
     public: ParsedPublicKey,
 }
 
+/// Why a JWK cannot be used here, in words for the operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unfit {
+    /// It is for something else, as others may well be.
+    Other(&'static str),
+    /// It should not be as it is.
+    Junk(&'static str),
+}
+
+impl From<&'static str> for Unfit {
+    fn from(why: &'static str) -> Self {
+        Self::Junk(why)
+    }
+}
+
 impl Key {
     /// Reads a JWK that may be used with one of these algorithms.
-    ///
-    /// The error says what is wrong with it, in words for the operator.
-    pub(super) fn from_jwk(jwk: &Object, allowed: &[Algorithm]) -> Result<Self, &'static str> {
+    pub(super) fn from_jwk(jwk: &Object, allowed: &[Algorithm]) -> Result<Self, Unfit> {
         if ["d", "k", "p", "q"].iter().any(|private| jwk.has(private)) {
-            return Err("it is a private or a shared key, and whoever reads it can sign");
+            return Err("it is a private or a shared key, and whoever reads it can sign".into());
         }
         if jwk.has("use") && jwk.get_string("use").as_deref() != Some("sig") {
-            return Err("it is not for signatures");
+            return Err(Unfit::Other("it is not for signatures"));
         }
         if jwk.has("key_ops") && !may_verify(jwk) {
-            return Err("it is not for checking signatures");
+            return Err(Unfit::Other("it is not for checking signatures"));
         }
         let kind = jwk.get_string("kty").ok_or("it has no kty")?;
         let curve = jwk.get_string("crv");
         let algorithm = match (&*kind, curve.as_deref()) {
             ("RSA", _) => stated(jwk)?
                 .or_else(|| allowed.iter().copied().find(|allowed| allowed.rsa().is_some()))
-                .ok_or("no RSA algorithm is allowed")?,
+                .ok_or(Unfit::Other("no RSA algorithm is allowed"))?,
             ("EC", Some("P-256")) => Algorithm::Es256,
             ("EC", Some("P-384")) => Algorithm::Es384,
             ("EC", Some("P-521")) => Algorithm::Es512,
             ("OKP", Some("Ed25519")) => Algorithm::EdDsa,
-            _ => return Err("no algorithm here goes with its kty and crv"),
+            _ => return Err(Unfit::Other("no algorithm here goes with its kty and crv")),
         };
         if stated(jwk)?.is_some_and(|stated| stated != algorithm) {
-            return Err("its alg does not go with its kty and crv");
+            return Err("its alg does not go with its kty and crv".into());
         }
         if !allowed.contains(&algorithm) {
-            return Err("its algorithm is not among those that are allowed");
+            return Err(Unfit::Other("its algorithm is not among those that are allowed"));
         }
         let public = match (algorithm, algorithm.rsa()) {
             (_, Some(parameters)) if kind == "RSA" => rsa(jwk, parameters)?,
@@ -122,7 +135,7 @@ impl Key {
             (Algorithm::EdDsa, _) => {
                 ParsedPublicKey::new(&ED25519, bytes(jwk, "x")?).map_err(|_| NOT_A_KEY)?
             }
-            _ => return Err("its alg does not go with its kty"),
+            _ => return Err("its alg does not go with its kty".into()),
         };
         Ok(Self { algorithm, public })
     }

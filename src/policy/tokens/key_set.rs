@@ -9,8 +9,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::key::{Algorithm, Key};
+use super::key::{Algorithm, Key, Unfit};
 use crate::json::Object;
+
+/// A key that is left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// Which one and why, in words for the operator.
+    pub(super) what: String,
+    /// Whether it should not be as it is; else it is only for something else.
+    pub(super) is_junk: bool,
+}
 
 /// The keys of one document.
 pub(super) struct KeySet {
@@ -39,20 +48,25 @@ impl KeySet {
     pub(super) fn parse(
         text: Bytes,
         allowed: &[Algorithm],
-    ) -> Result<(Self, Vec<String>), &'static str> {
+    ) -> Result<(Self, Vec<LeftOut>), &'static str> {
         let document = Object::parse(text.clone()).map_err(|_| "it is no JSON object")?;
         let listed = document.get("keys").ok_or("it has no member `keys`")?;
         let listed: Vec<&RawValue> =
             serde_json::from_str(listed).map_err(|_| "its member `keys` is no list")?;
         let mut left_out = Vec::new();
         if listed.len() > MAX_KEYS {
-            left_out.push(format!("all after the first {MAX_KEYS} of {}", listed.len()));
+            let what = format!("all after the first {MAX_KEYS} of {}", listed.len());
+            left_out.push(LeftOut { what, is_junk: true });
         }
         let mut keys: Vec<Entry> = Vec::new();
         for (at, raw) in listed.into_iter().take(MAX_KEYS).enumerate() {
             match entry(raw, allowed, &keys) {
                 Ok(entry) => keys.push(entry),
-                Err(why) => left_out.push(format!("number {}: {why}", at + 1)),
+                Err(unfit) => {
+                    let (Unfit::Other(why) | Unfit::Junk(why)) = unfit;
+                    let is_junk = matches!(unfit, Unfit::Junk(_));
+                    left_out.push(LeftOut { what: format!("number {}: {why}", at + 1), is_junk });
+                }
             }
         }
         Ok((Self { text, keys }, left_out))
@@ -87,7 +101,7 @@ impl KeySet {
     }
 }
 
-fn entry(raw: &RawValue, allowed: &[Algorithm], before: &[Entry]) -> Result<Entry, &'static str> {
+fn entry(raw: &RawValue, allowed: &[Algorithm], before: &[Entry]) -> Result<Entry, Unfit> {
     let text = Bytes::copy_from_slice(raw.get().as_bytes());
     let jwk = Object::parse(text).map_err(|_| "it is no JSON object, or has a member twice")?;
     let id = match jwk.has("kid") {
@@ -95,13 +109,13 @@ fn entry(raw: &RawValue, allowed: &[Algorithm], before: &[Entry]) -> Result<Entr
         false => None,
     };
     if id.as_ref().is_some_and(|id| id.len() > MAX_KEY_ID_BYTES) {
-        return Err("its kid is too long");
+        return Err("its kid is too long".into());
     }
     let id: Option<Box<str>> = id.map(|id| (&*id).into());
     let key = Key::from_jwk(&jwk, allowed)?;
     let same = |entry: &&Entry| entry.id == id && entry.key.algorithm == key.algorithm;
     if id.is_some() && before.iter().find(same).is_some() {
-        return Err("another key has its kid");
+        return Err("another key has its kid".into());
     }
     Ok(Entry { id, key: Arc::new(key) })
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::key::{Algorithm, Key};
-use super::key_set::{Found, KeySet};
+use super::key_set::{Found, KeySet, LeftOut};
 use super::{Bad, Fetch, Settings, discovery};
 use crate::policy::Refusal;
 
@@ -176,7 +176,8 @@ impl Keeper<'_> {
         match self.fetch_keys().await {
             Ok((keys, left_out)) => {
                 self.publish(keys);
-                let complaint = (!left_out.is_empty()).then(|| left_out.join("; "));
+                let junk = told(left_out.iter().filter(|key| key.is_junk));
+                let complaint = (!junk.is_empty()).then_some(junk);
                 if self.told == complaint {
                     return true;
                 }
@@ -205,7 +206,7 @@ impl Keeper<'_> {
         }
     }
 
-    async fn fetch_keys(&mut self) -> Result<(KeySet, Vec<String>), String> {
+    async fn fetch_keys(&mut self) -> Result<(KeySet, Vec<LeftOut>), String> {
         let place = self.place().await?;
         let text = self.get(&place).await?;
         let said = |why: &str| format!("{place}: {why}");
@@ -213,7 +214,7 @@ impl Keeper<'_> {
         let (keys, left_out) = read.map_err(said)?;
         match keys.is_empty() {
             true if left_out.is_empty() => Err(said("there are no keys")),
-            true => Err(said(&format!("no key can be used: {}", left_out.join("; ")))),
+            true => Err(said(&format!("no key can be used: {}", told(&left_out)))),
             false => Ok((keys, left_out)),
         }
     }
@@ -260,6 +261,10 @@ impl Keeper<'_> {
             state.held = Some(Held { keys, since: Instant::now() });
         });
     }
+}
+
+fn told<'a>(keys: impl IntoIterator<Item = &'a LeftOut>) -> String {
+    keys.into_iter().map(|key| key.what.as_str()).collect::<Vec<_>>().join("; ")
 }
 
 /// How often keys are fetched anew.
