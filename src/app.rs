@@ -3,6 +3,7 @@
 //! The order of closing is the order of a request, from the door inward: doors stop taking requests,
 //! what is under way ends, and only then do the upstreams lose their connections.
 
+mod fetch;
 mod settings;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use crate::downstream::Door;
 use crate::gateway::Gateway;
 use crate::mcp::call::Caller;
 use crate::policy::Policy;
+use crate::policy::tokens::Fetch;
 use crate::upstream::Upstream;
 use crate::upstream::dial::Dial;
 
@@ -35,6 +37,7 @@ pub struct App {
     /// Writes until all else has ended.
     log: TaskTracker,
     stop_log: CancellationToken,
+    dial: Arc<dyn Dial>,
 }
 
 impl App {
@@ -72,7 +75,7 @@ impl App {
         }
         let door = Door::new(Arc::clone(&gateway), settings, doors.clone(), stop_doors.clone());
         let log = log_task;
-        Self { gateway, door, doors, stop_doors, upstreams, stop_upstreams, log, stop_log }
+        Self { gateway, door, doors, stop_doors, upstreams, stop_upstreams, log, stop_log, dial }
     }
 
     /// Opens the audit log of a configuration, and writes its first line: whoever starts should hear of it if that
@@ -92,6 +95,13 @@ impl App {
             Target::File(path) => Some(path),
             Target::Stdout => None,
         })
+    }
+
+    /// Fetches the keys of the identity providers, and keeps them until the doors end. For doors at which tokens
+    /// are shown; without it none is good.
+    pub fn keep_keys(&self) {
+        let fetch: Arc<dyn Fetch> = Arc::new(fetch::Fetcher(Arc::clone(&self.dial)));
+        self.gateway.keep_keys(&fetch, &self.doors, &self.stop_doors);
     }
 
     /// What the doors lead to.

@@ -20,6 +20,7 @@ mod headers;
 mod include;
 mod ledger;
 mod limits;
+mod oidc;
 mod report;
 mod schema;
 mod secret_command;
@@ -45,6 +46,7 @@ pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub use audit::{Audit, State};
 pub(crate) use headers::is_own_header;
+pub use oidc::Provider;
 pub(crate) use report::nearest;
 pub use report::{Problem, Report, Severity, Warning};
 pub use schema::{page, schema};
@@ -82,6 +84,8 @@ pub struct Config {
     pub outlines: Vec<Outline>,
     /// Who may enter without a key.
     pub auth: Auth,
+    /// Whose access tokens are accepted, in the order of the file; then `server.public_url` is set.
+    pub providers: Vec<Provider>,
     /// What each role may use; holds every role that [`Auth`] or a client names.
     pub roles: BTreeMap<String, Role>,
     /// Who may enter with a key, in the order of the file.
@@ -107,6 +111,8 @@ pub struct Entrance {
     pub auth: Auth,
     /// Whether anybody has a key.
     pub has_clients: bool,
+    /// Whether clients get a token from an identity provider, by themselves.
+    pub has_providers: bool,
 }
 
 /// What is known beside the file when it is judged.
@@ -160,7 +166,8 @@ impl Config {
     pub fn entrance(path: &Path, options: &Options) -> Result<Entrance, Report> {
         let config = Self::without_upstreams(path, options)?;
         let has_clients = !config.clients.is_empty();
-        Ok(Entrance { server: config.server, auth: config.auth, has_clients })
+        let has_providers = !config.providers.is_empty();
+        Ok(Entrance { server: config.server, auth: config.auth, has_clients, has_providers })
     }
 
     fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {
@@ -186,10 +193,13 @@ impl Config {
         let upstreams = upstreams::read(root, surroundings, (&guard, &lock_file));
         let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
         let (roles, clients) = access::roles_and_clients(root, &server, &upstreams.names, options);
-        let auth =
-            root.table("auth", |t| access::auth(t, &server, &roles, clients.is_empty(), options));
+        let (auth, providers) = root.table("auth", |t| {
+            let providers = oidc::providers(t, &server, &roles);
+            let nobody = clients.is_empty() && providers.is_empty();
+            (access::auth(t, &server, &roles, nobody, options), providers)
+        });
         if options.now.is_some() {
-            access::warn_of_idle_roles(root, &roles, &clients, &auth);
+            access::warn_of_idle_roles(root, &roles, &clients, &providers, &auth);
         }
         let limits = limits::limits(root, &upstreams.names);
         let log = root.table("log", sections::log);
@@ -205,6 +215,7 @@ impl Config {
             upstreams: upstreams.list,
             outlines: upstreams.outlines,
             auth,
+            providers,
             roles,
             clients,
             limits,
@@ -258,6 +269,7 @@ impl Default for Config {
             upstreams: Vec::new(),
             outlines: Vec::new(),
             auth: Auth::default(),
+            providers: Vec::new(),
             roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
             clients: Vec::new(),
             limits: Vec::new(),

@@ -43,6 +43,7 @@ use tokio_util::task::TaskTracker;
 use crate::audit::Audit;
 use crate::gateway::Gateway;
 use era::Versions;
+use http::Protection;
 use http::pair::Pairs;
 pub use introduction::introduction;
 use origin::{AllowedHost, Origin};
@@ -73,6 +74,8 @@ pub struct Settings {
     /// What stands before the paths where clients reach them, if a proxy puts something there: empty,
     /// or a path without a slash at its end.
     pub public_prefix: String,
+    /// Who issues tokens for the endpoint, if anybody does.
+    pub protection: Option<Protection>,
     /// How long a legacy session may be idle.
     pub session_ttl: Duration,
     /// How often a comment keeps a silent stream alive.
@@ -108,6 +111,7 @@ impl Default for Settings {
             legacy_sse: false,
             resumable: false,
             public_prefix: String::new(),
+            protection: None,
             session_ttl: SESSION_TTL,
             sse_keepalive: SSE_KEEPALIVE,
             max_connections: MAX_CONNECTIONS,

@@ -41,6 +41,7 @@ use crate::mcp::task::restore_related;
 use crate::pins::Pins;
 use crate::policy::limits::Permit;
 use crate::policy::role::Role;
+use crate::policy::tokens::Fetch;
 use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
 use crate::upstream::{self, Upstream};
 pub use asked::{Asked, Went};
@@ -144,6 +145,11 @@ impl Gateway {
         gateway
     }
 
+    /// Keeps the keys of the identity providers, on tasks of their own until `stop`.
+    pub fn keep_keys(&self, fetch: &Arc<dyn Fetch>, tasks: &TaskTracker, stop: &CancellationToken) {
+        self.policy.keep_keys(fetch, tasks, stop);
+    }
+
     /// Lets a client in, before a byte of its request is read.
     pub async fn enter(self: &Arc<Self>, arrival: Arrival<'_>) -> Result<Guest, Refusal> {
         let anonymous = matches!(arrival.credentials, Credentials::None);
@@ -158,13 +164,13 @@ impl Gateway {
 
     /// Lets in the client at the other end of `weir stdio`, under a role.
     pub fn enter_locally(self: &Arc<Self>, role: &str) -> Guest {
-        self.guest(Principal { name: "local".into(), role: role.into() }, true)
+        self.guest(Principal::new("local", role), true)
     }
 
     /// Lets in whoever holds the program and its configuration: nothing is hidden.
     pub fn enter_as_operator(self: &Arc<Self>) -> Guest {
         // No role of the configuration can have this name.
-        let principal = Principal { name: "operator".into(), role: "*".into() };
+        let principal = Principal::new("operator", "*");
         Guest { is_limited: false, ..self.with_role(principal, Role::everything().into(), true) }
     }
 

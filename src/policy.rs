@@ -4,31 +4,36 @@
 //! principal has one role, and a role is a set of patterns per kind. Denying wins, and what nothing
 //! allows is denied.
 //!
-//! Promise: keys are compared by their SHA-256 and in constant time; no key is stored or printed.
+//! Promise: keys are compared by their SHA-256 and in constant time; no key and no token is stored or printed.
 //! Knows nothing of: the catalog, and transports.
 
 pub mod certificates;
 pub mod keys;
 pub mod limits;
 pub mod role;
+pub mod tokens;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
 pub use certificates::Certificate;
 use certificates::{Certificates, Holder};
 use keys::{Key, Keys};
 use limits::{Limit, Limits};
-use role::Role;
+use role::{Role, Roles};
+use tokens::{Bad, Fetch, Tokens};
 
 /// What a client shows at the door.
 #[derive(Clone, Copy)]
 pub enum Credentials<'a> {
     /// Nothing.
     None,
-    /// A bearer token; Weir's API keys are such.
+    /// A bearer token: one of Weir's API keys, or an access token of an identity provider.
     Bearer(&'a str),
     /// A certificate, proven in the TLS handshake.
     Certificate(&'a Certificate),
@@ -47,14 +52,17 @@ pub struct Arrival<'a> {
 /// Who is asking. Two requests with equal principals come from the same client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal {
-    /// The client's name in the configuration; `anonymous` for who shows nothing.
+    /// The client's name in the configuration; `<provider>/<user>` for who shows a token; `anonymous` for
+    /// who shows nothing.
     pub name: Arc<str>,
-    /// The name of its role.
+    /// The name of its role; the sorted names joined with `+` where it has several.
     pub role: Arc<str>,
+    /// The application that a token was issued to, if it says so.
+    pub application: Option<Arc<str>>,
 }
 
 /// Why somebody is not let in. A client learns no more than that it was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// No credentials, where some are required.
     #[error("no credentials")]
@@ -71,6 +79,18 @@ pub enum Refusal {
         /// When an attempt is looked at again.
         retry_after: Duration,
     },
+    /// The access token is not good.
+    #[error("{0}")]
+    Token(Bad),
+    /// The access token is good, but was not granted these scopes, one space between two.
+    #[error("the token lacks a scope of: {0}")]
+    Scope(Arc<str>),
+    /// Nobody can say whether the access token is good: its provider has never told its keys, or not for long.
+    #[error("the keys of the token's provider are not known")]
+    Unverifiable,
+    /// The access token gives a combination of roles for which there is no room.
+    #[error("more than {} combinations of roles are in use", role::MAX_JOINED)]
+    TooManyRoles,
 }
 
 /// What the policy is made of.
@@ -86,16 +106,19 @@ pub struct Settings {
     pub certificates: Vec<Holder>,
     /// How often something may be done.
     pub limits: Vec<Limit>,
+    /// The identity providers whose tokens are accepted.
+    pub providers: Vec<tokens::Settings>,
 }
 
 /// The door and the rules.
 #[derive(Debug)]
 pub struct Policy {
     anonymous: Option<Principal>,
-    roles: HashMap<Arc<str>, Arc<Role>>,
+    roles: Arc<Roles>,
     keys: Keys,
     certificates: Certificates,
     limits: Limits,
+    tokens: Tokens,
 }
 
 /// The name of whoever shows no credentials.
@@ -105,9 +128,14 @@ const ANONYMOUS: &str = "anonymous";
 pub const ANONYMOUS_CLIENTS: usize = 16;
 
 impl Principal {
-    /// The client that somebody uses.
+    /// Somebody of this name in this role.
+    pub fn new(name: impl Into<Arc<str>>, role: impl Into<Arc<str>>) -> Self {
+        Self { name: name.into(), role: role.into(), application: None }
+    }
+
+    /// The client that somebody uses: the application that a token was issued to, where it says so.
     pub fn client(&self) -> &Arc<str> {
-        &self.name
+        self.application.as_ref().unwrap_or(&self.name)
     }
 
     /// Who uses it.
@@ -130,15 +158,22 @@ impl Principal {
 impl Policy {
     /// Makes a policy. A role that a client names and nobody defines allows nothing.
     pub fn new(settings: Settings) -> Self {
-        let principal = |role: String| Principal { name: ANONYMOUS.into(), role: role.into() };
-        let roles = settings.roles.into_iter();
+        let principal = |role: String| Principal::new(ANONYMOUS, role);
+        let roles = Arc::new(Roles::new(settings.roles));
         Self {
             anonymous: settings.anonymous_role.map(principal),
-            roles: roles.map(|(name, role)| (name.into(), Arc::new(role))).collect(),
             keys: Keys::new(settings.keys),
             certificates: Certificates::new(settings.certificates),
             limits: Limits::new(settings.limits),
+            tokens: Tokens::new(settings.providers, Arc::clone(&roles)),
+            roles,
         }
+    }
+
+    /// Keeps the keys of the identity providers, each on a task of its own, until `stop`. Without it no
+    /// access token is accepted.
+    pub fn keep_keys(&self, fetch: &Arc<dyn Fetch>, tasks: &TaskTracker, stop: &CancellationToken) {
+        self.tokens.keep(fetch, tasks, stop);
     }
 
     /// Tells who shows these credentials.
@@ -148,15 +183,20 @@ impl Policy {
     pub async fn enter(&self, arrival: Arrival<'_>, now: SystemTime) -> Result<Principal, Refusal> {
         let entered = match arrival.credentials {
             Credentials::None => self.anonymous.clone().ok_or(Refusal::Missing),
+            Credentials::Bearer(token) if !self.tokens.is_empty() && tokens::is_token(token) => {
+                self.tokens.find(token, now).await
+            }
             Credentials::Bearer(key) => self.keys.find(key, now),
             Credentials::Certificate(certificate) => self.certificates.find(certificate, now),
         };
         match entered {
             // Behind a proxy all clients have one address: whoever shows good credentials is let in even so.
-            Err(Refusal::Unknown) => Err(match self.limits.count_failed_login(arrival.from) {
-                Some(retry_after) => Refusal::TooMany { retry_after },
-                None => Refusal::Unknown,
-            }),
+            Err(refusal @ (Refusal::Unknown | Refusal::Token(Bad::Signature))) => {
+                Err(match self.limits.count_failed_login(arrival.from) {
+                    Some(retry_after) => Refusal::TooMany { retry_after },
+                    None => refusal,
+                })
+            }
             entered => entered,
         }
     }
@@ -176,7 +216,7 @@ impl Policy {
 
     /// What a principal may use.
     pub fn role(&self, principal: &Principal) -> Arc<Role> {
-        self.roles.get(&principal.role).cloned().unwrap_or_default()
+        self.roles.get(&principal.role)
     }
 }
 
@@ -209,7 +249,7 @@ mod tests {
     #[test]
     fn a_role_that_nobody_defines_allows_nothing() {
         let policy = Policy::new(Settings::default());
-        let principal = Principal { name: "x".into(), role: "ghost".into() };
+        let principal = Principal::new("x", "ghost");
         assert_eq!(*policy.role(&principal), Role::default());
     }
 }

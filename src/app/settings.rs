@@ -2,9 +2,12 @@
 //!
 //! The configuration is checked already: what is parsed here again cannot fail.
 
+use std::collections::BTreeSet;
+
 use hyper::Uri;
 
 use crate::downstream::era::Versions;
+use crate::downstream::http::Protection;
 use crate::gateway::Sentries;
 use crate::guard::Guard;
 use crate::mcp::call::Caller;
@@ -53,6 +56,7 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
         keys: config.clients.iter().map(key).collect(),
         certificates: config.clients.iter().map(holder).collect(),
         limits: config.limits.clone(),
+        providers: config.providers.iter().map(|provider| provider.tokens.clone()).collect(),
     }
 }
 
@@ -154,6 +158,7 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         legacy_sse: protocol.legacy_sse,
         resumable: protocol.resumable,
         public_prefix: public_prefix(server),
+        protection: protection(config),
         session_ttl: protocol.session_ttl,
         sse_keepalive: protocol.sse_keepalive,
         ..downstream::Settings::default()
@@ -166,6 +171,30 @@ fn public_prefix(server: &config::Server) -> String {
     let path = server.public_url.as_ref().map(Uri::path).unwrap_or_default();
     let prefix = path.strip_suffix(&server.path).unwrap_or(path);
     prefix.trim_end_matches('/').to_owned()
+}
+
+/// What clients are told of the identity providers.
+fn protection(config: &config::Config) -> Option<Protection> {
+    let url = config.server.public_url.as_ref().filter(|_| !config.providers.is_empty())?;
+    let (scheme, authority) = (url.scheme_str()?, url.authority()?.as_str().to_ascii_lowercase());
+    let each = || config.providers.iter();
+    let servers: Vec<String> = each().map(|it| it.tokens.issuer.clone()).collect();
+    let supported: BTreeSet<String> = each()
+        .flat_map(|it| it.scopes_supported.iter().chain(&it.tokens.scopes_required))
+        .cloned()
+        .collect();
+    let mut required = each().map(|it| &it.tokens.scopes_required);
+    let first = required.next()?;
+    // Providers know each other's scopes not: only what all need can be asked of whoever it will be.
+    let scope = required.all(|other| other == first).then(|| first.join(" "));
+    Some(Protection::new(
+        &format!("{scheme}://{authority}"),
+        &format!("{}{}", public_prefix(&config.server), config.server.path),
+        &config.server.path,
+        &servers,
+        &Vec::from_iter(supported),
+        scope.unwrap_or_default(),
+    ))
 }
 
 fn source(source: &config::Source) -> upstream::Source {
@@ -216,6 +245,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::policy::tokens;
 
     /// Every key that a room gets, none of them at its default.
     const UNUSUAL: &str = r#"
@@ -255,6 +285,18 @@ resources.allow = ["hub/r"]
 key_sha256 = ["1111111111111111111111111111111111111111111111111111111111111111"]
 role = "guest"
 expires = 2027-06-30T00:00:00Z
+[auth.oidc.corp]
+issuer = "https://id.lan/a/"
+audience = ["a1", "a2"]
+preset = "okta"
+user_claim = "uid"
+role_claim = "a.b"
+roles = { "g" = "guest" }
+default_role = "local"
+scopes_supported = ["s1"]
+scopes_required = ["s2"]
+algorithms = ["ES256"]
+jwks_uri = "https://keys.lan/k"
 [upstreams.hub]
 command = "hub"
 args = ["a"]
@@ -342,6 +384,34 @@ transport = "sse"
         let key = &settings.keys[0];
         assert_eq!((key.client.as_str(), key.role.as_str()), ("ann", "guest"));
         assert!(key.sha256 == [[0x11; 32]] && key.expires.is_some());
+        let expected = tokens::Settings {
+            name: "corp".into(),
+            issuer: "https://id.lan/a/".into(),
+            audience: vec!["a1".into(), "a2".into()],
+            preset: tokens::Preset::Okta,
+            user_claim: "uid".into(),
+            role_claim: "a.b".into(),
+            roles: [("g".to_owned(), "guest".to_owned())].into(),
+            default_role: Some("local".into()),
+            scopes_required: vec!["s2".into()],
+            algorithms: vec![tokens::Algorithm::Es256],
+            jwks_uri: Some(Uri::from_static("https://keys.lan/k")),
+        };
+        assert_eq!(settings.providers, [expected]);
+    }
+
+    #[test]
+    fn what_clients_are_told_of_the_providers_is_what_they_can_reach() {
+        let told = format!("{:?}", protection(&config()).expect("there is a provider"));
+        for part in [
+            r#"\"resource\":\"https://mcp.lan/weir/x\",\"authorization_servers\":[\"https://id.lan/a/\"]"#,
+            r#"\"scopes_supported\":[\"s1\",\"s2\"]"#,
+            r#"url: "https://mcp.lan/.well-known/oauth-protected-resource/weir/x""#,
+            r#"scope: "s2""#,
+        ] {
+            assert!(told.contains(part), "{part} in {told}");
+        }
+        assert!(protection(&config::Config::default()).is_none());
     }
 
     #[test]

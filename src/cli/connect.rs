@@ -120,7 +120,10 @@ fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
     };
     let endpoint = config.as_ref().map(|config| endpoint(&config.server));
     let endpoints = args.url.iter().cloned().chain(endpoint.clone()).collect();
-    let has_keys = config.as_ref().is_some_and(|config| !config.auth.anonymous);
+    let has_keys = config.as_ref().is_some_and(|config| {
+        let logs_in = config.has_providers && !config.has_clients;
+        !config.auth.anonymous && !logs_in
+    });
     let is_shared = config
         .as_ref()
         .is_some_and(|config| config.has_clients || config.server.public_url.is_some());

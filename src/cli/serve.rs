@@ -39,6 +39,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
 
     let tls = secured(&config)?;
     let app = App::open_for(&config, Arc::new(Host::new()), None, log);
+    app.keep_keys();
     app.spawn_door(http::accept_loop(listener, tls, Arc::clone(app.door())));
     let sse =
         config.protocol.legacy_sse.then(|| format!("{scheme}://{address}{}", http::STREAM_PATH));

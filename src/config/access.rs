@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use super::file::{Parsed, Table, Value};
+use super::oidc::Provider;
 use super::report::{Complaint, did_you_mean};
 use super::upstreams::patterns;
 use super::{Options, Server, value};
@@ -30,7 +31,7 @@ impl Default for Auth {
 /// Whether a request needs a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
-    /// Not on a loopback address with no clients defined; otherwise it does.
+    /// Not on a loopback address with neither clients nor identity providers defined; otherwise it does.
     Auto,
     /// It does.
     Required,
@@ -96,7 +97,7 @@ pub struct Client {
 
 // === Reading roles ===
 
-type Roles = BTreeMap<String, Role>;
+pub(super) type Roles = BTreeMap<String, Role>;
 
 /// Reads roles and clients; the roles hold those that clients have for themselves.
 pub(super) fn roles_and_clients(
@@ -172,14 +173,21 @@ fn warn_of_end(name: &str, t: &Table<'_>, expires: Option<SystemTime>, options: 
 }
 
 /// Tells of roles that nobody has. The role of the client of `weir stdio` is that of who comes without a key.
-pub(super) fn warn_of_idle_roles(root: &Table<'_>, roles: &Roles, clients: &[Client], auth: &Auth) {
+pub(super) fn warn_of_idle_roles(
+    root: &Table<'_>,
+    roles: &Roles,
+    clients: &[Client],
+    providers: &[Provider],
+    auth: &Auth,
+) {
     // Where a client's role could not be read, nobody knows whose it is.
     if !clients.iter().all(|client| roles.contains_key(&client.role)) {
         return;
     }
     root.warn_of_names("roles", |role| {
         let is_had = [LOCAL_ROLE, &auth.anonymous_role].contains(&role)
-            || clients.iter().any(|client| client.role == role);
+            || clients.iter().any(|client| client.role == role)
+            || providers.iter().any(|provider| provider.tokens.gives(role));
         let remedy = format!("`weir keys add NAME --role {role}` makes a client that has it");
         (!is_had).then(|| Complaint::new("nobody has this role", remedy))
     });
@@ -308,7 +316,7 @@ fn client(
 }
 
 /// Accepts a role that is written, or `local`; a client's own role is nobody else's.
-fn existing_role(v: &Value<'_>, roles: &Roles) -> Parsed<String> {
+pub(super) fn existing_role(v: &Value<'_>, roles: &Roles) -> Parsed<String> {
     let role = value::string(v)?;
     let mut known = roles.keys().map(String::as_str).filter(|name| value::is_plain_name(name));
     match known.clone().any(|name| name == role) {
@@ -329,7 +337,7 @@ pub(super) fn auth(
     t: &Table<'_>,
     server: &Server,
     roles: &Roles,
-    no_clients: bool,
+    nobody: bool,
     options: &Options,
 ) -> Auth {
     let default = Auth::default();
@@ -338,7 +346,7 @@ pub(super) fn auth(
         t.read("anonymous_role", |v| existing_role(v, roles)).unwrap_or(default.anonymous_role);
     let on_loopback = server.listen.ip().to_canonical().is_loopback();
     let anonymous = match mode {
-        AuthMode::Auto => on_loopback && no_clients,
+        AuthMode::Auto => on_loopback && nobody,
         AuthMode::Required => false,
         AuthMode::Anonymous => true,
     };
@@ -354,7 +362,7 @@ pub(super) fn auth(
             "mode",
             Complaint::new(what, "write mode = \"required\" in [auth] and define a client"),
         );
-    } else if !anonymous && no_clients {
+    } else if !anonymous && nobody {
         let what = "a key is required, and no client has one: nobody can enter";
         t.warn("mode", Complaint::new(what, "add a [clients.<name>] table"));
     }

@@ -13,6 +13,7 @@ mod guard_keys;
 mod json;
 mod keys;
 mod limits_keys;
+mod oidc_keys;
 mod page;
 mod shape;
 mod tuning_keys;

@@ -11,6 +11,7 @@ mod endpoint;
 mod head;
 mod incoming;
 pub(super) mod pair;
+mod protection;
 mod record;
 mod resume;
 mod streams;
@@ -35,6 +36,7 @@ use tracing::{debug, warn};
 use super::Door;
 use crate::policy::Certificate;
 pub use pair::{MESSAGES_PATH, STREAM_PATH};
+pub use protection::Protection;
 use tls::Tls;
 use wire::Wire;
 

@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn each_principal_has_slots_of_its_own_and_they_return() {
-        let principal = |name: &str| Principal { name: name.into(), role: "r".into() };
+        let principal = |name: &str| Principal::new(name, "r");
         let streams = Streams::new(1);
         let slot = streams.open(&principal("a"));
         assert!(slot.is_some() && streams.open(&principal("a")).is_none());

@@ -109,8 +109,7 @@ fn policy() -> Policy {
             sha256: vec![Sha256::digest(b"ann-key").into()],
             expires: None,
         }],
-        certificates: Vec::new(),
-        limits: Vec::new(),
+        ..Default::default()
     })
 }
 

@@ -226,7 +226,7 @@ mod tests {
     use std::sync::Arc;
 
     fn principal(name: &str) -> Principal {
-        Principal { name: name.into(), role: "r".into() }
+        Principal::new(name, "r")
     }
 
     fn request(method: Method, params: &'static str) -> Request {

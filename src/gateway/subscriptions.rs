@@ -19,6 +19,7 @@ use crate::json::Object;
 use crate::mcp::call::{Ask, Method};
 use crate::mcp::dirty::{Changed, Dirty, with_parents};
 use crate::mcp::kind::Kind;
+use crate::mcp::revision::Revision;
 use crate::mcp::task::TaskNews;
 use crate::policy::limits::Permit;
 use crate::upstream::{self, Subscription};
@@ -75,7 +76,8 @@ impl Guest {
     ) -> Result<Subscribed, Fault> {
         let method = Method::ReadResource;
         let ask = Ask { method, kind: Kind::Resource, key: uri.into(), params: Object::new() };
-        let target = self.find(&ask).await?;
+        // Resources are the same in every revision.
+        let target = self.find(&ask, Revision::NEWEST).await?;
         let Some(place) = subscriptions.reserve(uri)? else { return Ok(Subscribed::Agreed) };
         self.record_sending().await?;
         let owner = &self.gateway.upstreams[&target.upstream];

@@ -256,7 +256,7 @@ mod tests {
     use crate::mcp::task::testing::Brackets;
 
     fn principal(name: &str) -> Principal {
-        Principal { name: name.into(), role: "local".into() }
+        Principal::new(name, "local")
     }
 
     fn task() -> Task {

@@ -36,7 +36,7 @@ pub(super) struct Certificates(HashMap<String, (Principal, Option<SystemTime>)>)
 impl Certificates {
     pub(super) fn new(holders: Vec<Holder>) -> Self {
         let entries = holders.into_iter().flat_map(|holder| {
-            let principal = Principal { name: holder.client.into(), role: holder.role.into() };
+            let principal = Principal::new(holder.client, holder.role);
             let entry = move |name| (name, (principal.clone(), holder.expires));
             holder.names.into_iter().map(entry)
         });

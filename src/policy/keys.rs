@@ -52,7 +52,7 @@ impl Keys {
         let mut table = Self::default();
         for key in keys {
             let name: Arc<str> = key.client.into();
-            let principal = Principal { name: Arc::clone(&name), role: key.role.into() };
+            let principal = Principal::new(Arc::clone(&name), key.role);
             for sha256 in key.sha256 {
                 let entry = Entry { principal: principal.clone(), sha256, expires: key.expires };
                 table.by_hash.entry(first(&sha256)).or_default().push(entry);

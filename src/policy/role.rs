@@ -1,5 +1,8 @@
 //! What a role may use: patterns over `<upstream>/<original name>`, per kind.
 
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::pattern::{Pattern, Rules};
@@ -54,6 +57,86 @@ impl Role {
         }
     }
 }
+
+// === Roles ===
+
+/// All roles by name: those of the configuration, and those that somebody has several of at a time.
+#[derive(Debug, Default)]
+pub(super) struct Roles {
+    named: HashMap<Arc<str>, Arc<Role>>,
+    /// By the sorted names, joined: no role of the configuration has a `+` in its name.
+    joined: RwLock<HashMap<Arc<str>, Arc<Role>>>,
+}
+
+impl Roles {
+    pub(super) fn new(named: impl IntoIterator<Item = (String, Role)>) -> Self {
+        let named = named.into_iter().map(|(name, role)| (name.into(), Arc::new(role)));
+        Self { named: named.collect(), joined: RwLock::default() }
+    }
+
+    /// What a role may use; nothing if nobody defines it.
+    pub(super) fn get(&self, name: &str) -> Arc<Role> {
+        if let Some(role) = self.named.get(name) {
+            return Arc::clone(role);
+        }
+        let joined = self.joined.read().unwrap_or_else(PoisonError::into_inner);
+        joined.get(name).cloned().unwrap_or_default()
+    }
+
+    /// The name of the role that may use what any of these allows, but for what any of them denies;
+    /// `None` if there are [`MAX_JOINED`] of such already. Of no role it is one that may use nothing.
+    pub(super) fn join(&self, names: &BTreeSet<Arc<str>>) -> Option<Arc<str>> {
+        let mut each = names.iter();
+        match (each.next(), each.next()) {
+            (None, _) => return Some(NO_ROLE.into()),
+            (Some(only), None) => return Some(Arc::clone(only)),
+            _ => {}
+        }
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        let name: Arc<str> = names.join("+").into();
+        let known = self.joined.read().unwrap_or_else(PoisonError::into_inner).contains_key(&name);
+        if known {
+            return Some(name);
+        }
+        let mut union = Role::default();
+        for role in names.into_iter().map(|name| self.get(name)) {
+            union.add(&role);
+        }
+        let mut joined = self.joined.write().unwrap_or_else(PoisonError::into_inner);
+        if joined.len() >= MAX_JOINED && !joined.contains_key(&name) {
+            return None;
+        }
+        joined.insert(Arc::clone(&name), union.into());
+        Some(name)
+    }
+}
+
+impl Role {
+    /// Allows what the other allows, too, and denies what it denies.
+    fn add(&mut self, other: &Self) {
+        let pairs = [
+            (&mut self.prompts, &other.prompts),
+            (&mut self.tools, &other.tools),
+            (&mut self.resources, &other.resources),
+        ];
+        for (ours, theirs) in pairs {
+            for (ours, theirs) in [(&mut ours.allow, &theirs.allow), (&mut ours.deny, &theirs.deny)]
+            {
+                for pattern in theirs {
+                    if !ours.contains(pattern) {
+                        ours.push(pattern.clone());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The role of who has none: no role of the configuration can have this name.
+pub const NO_ROLE: &str = "(none)";
+
+/// How many combinations of roles there may be, each with a view of its own.
+pub const MAX_JOINED: usize = 1_000;
 
 /// Whether some text that begins with `prefix` can match the pattern.
 fn may_begin_with(pattern: &str, prefix: &str) -> bool {

@@ -144,7 +144,9 @@ fn everybody_names_the_default_address_path_and_size() {
 
     let nginx = deploy("nginx/weir.conf");
     assert!(nginx.contains(&format!("server {listen};")));
-    assert!(nginx.contains("location ~ ^/(mcp|sse|messages)$ {"));
+    assert!(nginx.contains(
+        r"location ~ ^/(mcp|sse|messages|\.well-known/oauth-protected-resource(/mcp)?)$ {"
+    ));
     assert!(nginx.contains("client_max_body_size 4m;"));
     let caddy = deploy("caddy/Caddyfile");
     assert!(caddy.contains(&format!(":{listen}}}\n")));

@@ -136,14 +136,19 @@ impl Served {
     }
 
     /// Tells it to stop and returns whether it ended well.
-    pub(crate) async fn stop(mut self) -> bool {
+    pub(crate) async fn stop(self) -> bool {
+        self.stop_and_tell().await.0
+    }
+
+    /// The same, with all that it has logged.
+    pub(crate) async fn stop_and_tell(mut self) -> (bool, String) {
         let pid = self.child.id().expect("it runs");
         let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         // Its log must not fill the pipe while it stops.
         let drain = self.log.rest();
-        let (status, _) = soon(async { tokio::join!(self.child.wait(), drain) }).await;
-        status.unwrap().success()
+        let (status, log) = soon(async { tokio::join!(self.child.wait(), drain) }).await;
+        (status.unwrap().success(), log)
     }
 }
 

@@ -11,6 +11,7 @@ mod direct;
 mod expected;
 mod fleet;
 mod numbers;
+mod oauth;
 mod parts;
 mod pipe;
 mod programs;

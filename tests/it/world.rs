@@ -26,6 +26,7 @@ use weir::upstream::dial::{Child, Command, Dial, Stream};
 
 use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Wire, matrix};
 use crate::client::{Client, Open};
+use crate::identity;
 use crate::judge::{Judge, Verdict};
 use crate::upstream::{Script, Upstream};
 
@@ -136,6 +137,7 @@ impl World {
         let parsed = parsed.unwrap_or_else(|report| panic!("{report}\n{config}"));
         let dial = Arc::new(Scripted(upstreams.clone()));
         let app = App::open_for(&parsed, dial, None, log(&parsed));
+        app.keep_keys();
         Self { app, upstreams, tasks, verdict: Verdict(judge) }
     }
 
@@ -310,6 +312,9 @@ impl Dial for Scripted {
     fn connect<'a>(&'a self, url: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         async {
             let host = url.host().and_then(|host| host.strip_suffix(".test")).unwrap_or_default();
+            if host == "id" {
+                return Ok(identity::connect());
+            }
             let stream: Box<dyn Stream> = Box::new(self.find(host)?.connect()?);
             Ok(stream)
         }

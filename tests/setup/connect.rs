@@ -144,6 +144,20 @@ fn the_configuration_decides_how_a_client_comes_in() {
 }
 
 #[test]
+fn who_logs_in_at_a_provider_is_given_no_place_for_a_key() {
+    let desk = Desk::new();
+    let config = "server.public_url = \"https://mcp.example.com\"\n[upstreams.house]\nprompts_dir = \".\"\n\
+                  [auth.oidc.corp]\nissuer = \"https://id.example.com\"\naudience = [\"weir\"]\n";
+    desk.write("project/weir.toml", config);
+    let done = desk.weir(&["connect", "codex"]);
+    assert_eq!(
+        done.out, "[mcp_servers.weir]\nurl = \"https://mcp.example.com/mcp\"\n",
+        "{}",
+        done.err
+    );
+}
+
+#[test]
 fn a_configuration_with_mistakes_does_for_stdio_only() {
     let desk = Desk::new();
     desk.write("project/weir.toml", "[upstreams.house]\nprompt_dir = \".\"\n");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::shape::{self, Shape, duration, size};
-use super::{Key, audit_keys, guard_keys, limits_keys, tuning_keys, upstream_keys};
+use super::{Key, audit_keys, guard_keys, limits_keys, oidc_keys, tuning_keys, upstream_keys};
 use crate::config::access::{AUTH_MODES, KINDS};
 use crate::config::sections::{
     CONNECTIONS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES, PAGE_SIZES, VERSIONS,
@@ -27,7 +27,7 @@ pub(super) fn all() -> Vec<Key> {
         Key::new(
             "auth",
             Shape::table(auth()),
-            "Who may come in without a key over HTTP. The client of `weir stdio` is whoever starts it, and needs none.",
+            "Who may come in over HTTP without a key, or with a token of somebody else's. The client of `weir stdio` is whoever starts it, and needs none.",
         ),
         roles(),
         clients(),
@@ -277,8 +277,8 @@ fn auth() -> Vec<Key> {
             Shape::choice(&AUTH_MODES),
             "`required`: every request needs a client's key. `anonymous`: requests without a key are let in as \
              `anonymous_role`; on an address that the network can reach this is an error unless Weir is started with \
-             `--allow-anonymous-network`. `auto`: `anonymous` on a loopback address as long as no client is defined, \
-             otherwise `required`.",
+             `--allow-anonymous-network`. `auto`: `anonymous` on a loopback address as long as no client and no \
+             identity provider is defined, otherwise `required`.",
         )
         .or(word(&AUTH_MODES, &default.mode)),
         Key::new(
@@ -287,6 +287,7 @@ fn auth() -> Vec<Key> {
             "The role of whoever comes in without a key: a `[roles.<name>]` table, or `local`.",
         )
         .or(default.anonymous_role),
+        oidc_keys::providers(),
     ]
 }
 

@@ -62,7 +62,11 @@ fn entry(key: &Key, path: &str, depth: usize, page: &mut String) {
     *page +=
         &format!("\n{marks} `{path}`\n\n*{}*{fallback}\n\n{}\n", kind(&key.shape), key.meaning);
     *page += &example(key.example);
-    if let (Shape::Table { keys, .. }, None) = (&key.shape, key.told_at) {
+    let (path, shape) = match &key.shape {
+        Shape::Map { of, .. } => (format!("{path}.<name>"), &**of),
+        shape => (path.to_owned(), shape),
+    };
+    if let (Shape::Table { keys, .. }, None) = (shape, key.told_at) {
         for key in keys {
             entry(key, &format!("{path}.{}", key.name), depth + 1, page);
         }

@@ -108,6 +108,11 @@ pub(super) const SOCKET: &str =
 pub(super) const PATH: &str = "^/[^?#\\s]*$";
 pub(super) const URL: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:[/?][^#\\s]*)?$";
 pub(super) const URL_WITHOUT_QUERY: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(?:/[^?#\\s]*)?$";
+/// Without placeholders, as documents of providers have them.
+pub(super) const ISSUER: &str =
+    "^(?:[Hh][Tt][Tt][Pp][Ss]://|[Hh][Tt][Tt][Pp]://(?:localhost|127\\.|\\[))[^?#@\\s{}<>]*$";
+/// RFC 6749, 3.3.
+pub(super) const SCOPE: &str = "^(?!offline_access$)[!#-\\[\\]-~]+$";
 pub(super) const HOST: &str = "^[^@*/?#\\s]+$";
 pub(super) const ORIGIN: &str = "^[A-Za-z0-9+.-]+://[^@*/?#\\s]+$";
 pub(super) const CERTIFICATE: &str = "^(?:dns:[\\s\\S]+|uri:[\\s\\S]*:|sha256:[0-9A-Fa-f]{64}$)";

@@ -117,6 +117,9 @@ fn without_name(path: &str) -> String {
     if let ["upstreams" | "roles" | "clients", name, ..] = &mut parts[..] {
         *name = "<name>";
     }
+    if let ["auth", "oidc", name, ..] = &mut parts[..] {
+        *name = "<name>";
+    }
     if let [_, _, "env" | "headers", name, ..] = &mut parts[..] {
         *name = "<name>";
     }

@@ -900,3 +900,73 @@ fn a_role_that_nobody_has_is_told_to_whoever_looks_after_the_file() {
     );
     assert_eq!(warnings(text), "");
 }
+
+#[test]
+fn a_provider_that_would_let_in_too_many_or_nobody_is_a_mistake() {
+    let drawn = parse(
+        r#"
+        [upstreams.house]
+        prompts_dir = "p"
+        [auth.oidc.a]
+        issuer = "http://id.example.com"
+        audience = []
+        algorithms = ["RS256", "HS256", "none", "RS257"]
+        roles = { devs = "devs" }
+        default_role = "nobody"
+        scopes_supported = ["a b", "offline_access"]
+        jwks_uri = "http://id.example.com/keys"
+        [auth.oidc.b]
+        issuer = "https://login.microsoftonline.com/{tenantid}/v2.0"
+        [auth.oidc.c]
+        preset = "entra"
+        issuer = "https://login.microsoftonline.com/common/v2.0"
+        audience = ["x"]
+        [auth.oidc.d]
+        issuer = "https://login.microsoftonline.com/common/v2.0"
+        audience = ["x"]
+        rolls = {}
+        "#,
+    )
+    .unwrap_err();
+    let problems: Vec<_> = drawn.problems().iter().map(|p| format!("{p:?}")).collect();
+    let told =
+        |text: &str| assert!(problems.iter().any(|it| it.contains(text)), "{text}: {problems:#?}");
+    told(
+        "auth.oidc.a: server.public_url is not set, and clients have to be told for what to ask a token",
+    );
+    told(
+        "weir.toml:5:18: auth.oidc.a.issuer: over http anybody on the way could hand in keys of their own",
+    );
+    told("weir.toml:6:20: auth.oidc.a.audience: the list is empty");
+    told("weir.toml:7:32: auth.oidc.a.algorithms: \"HS256\" is not safe");
+    told("weir.toml:7:41: auth.oidc.a.algorithms: \"none\" is not safe");
+    told(
+        "weir.toml:7:49: auth.oidc.a.algorithms: \"RS257\" is not a choice here (did you mean `RS256`?)",
+    );
+    told("weir.toml:8:26: auth.oidc.a.roles.devs: there is no role \"devs\"");
+    told("weir.toml:9:24: auth.oidc.a.default_role: there is no role \"nobody\"");
+    told("weir.toml:10:29: auth.oidc.a.scopes_supported: \"a b\" is not a scope");
+    told(
+        "weir.toml:10:36: auth.oidc.a.scopes_supported: \"offline_access\" is a matter between a client and the provider",
+    );
+    told("weir.toml:13:18: auth.oidc.b.issuer: this holds a placeholder");
+    told("auth.oidc.b.audience: is missing (add audience = [\"api://weir\"])");
+    told("weir.toml:16:18: auth.oidc.c.issuer: this address is that of many tenants");
+    told("weir.toml:19:18: auth.oidc.d.issuer: this is the issuer of [auth.oidc.c] already");
+    told("weir.toml:21:9: auth.oidc.d.rolls: no such key (did you mean `roles`?)");
+    assert_eq!(problems.iter().filter(|it| it.contains("public_url")).count(), 4);
+}
+
+#[test]
+fn a_provider_that_gives_no_role_is_a_warning_and_one_closes_the_door() {
+    let text = |more: &str| {
+        format!(
+            "{HOUSE}[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\n\
+             audience = [\"x\"]\n{more}"
+        )
+    };
+    let drawn = warnings(&text(""));
+    assert!(drawn.contains("auth.oidc.a.roles: no token of this provider gives a role"), "{drawn}");
+    let config = config(&text("default_role = \"local\""));
+    assert_eq!((config.warnings, config.auth.anonymous), (vec![], false));
+}

@@ -176,7 +176,7 @@ fn the_files_that_are_shipped_are_sound_by_the_schema() {
 }
 
 /// Files that are sound.
-const SOUND: [&str; 23] = [
+const SOUND: [&str; 25] = [
     "[upstreams.a]\nprompts_dir = \"p\"\ntimeouts.call = \"5s\"\nlimits.concurrency = 7\nretry.jitter = false",
     "[upstreams.a-1]\ncommand = \"x\"\nargs = [\"\", \"-y\"]\nenv = { A = \"\", B = { env = \"SET\" } }",
     "[upstreams.a]\nurl = \"HTTPS://h:1/x?y=z\"\nheaders = { Authorization = \"a b\", X = { command = [\"x\", \"\"] } }",
@@ -203,10 +203,14 @@ const SOUND: [&str; 23] = [
     "include = []",
     "[[limits]]\nper = \"role\"\nmethod = [\"*/list\", \"ping\"]\nrate = \"7/h\"\n[[limits]]\nper = \"${PER:-global}\"\n\
      match = \"*/x\"\nconcurrency = 1",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id/x/\"\naudience = [\"a b\"]\n\
+     roles = { \"a/b c\" = \"local\" }\nscopes_required = [\"api://weir/use\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"http://127.0.0.1:1\"\naudience = [\"a\"]\n\
+     preset = \"okta\"\nalgorithms = [\"EdDSA\"]\njwks_uri = \"http://localhost/k\"\ndefault_role = \"local\"",
 ];
 
 /// Files with a mistake that a schema can tell.
-const MISTAKEN: [&str; 62] = [
+const MISTAKEN: [&str; 70] = [
     "include = [\"*/a.toml\"]",
     "[server]\nlistne = \"127.0.0.1:1\"",
     "[log]\ncolor = \"red\"",
@@ -270,10 +274,18 @@ const MISTAKEN: [&str; 62] = [
     "[[limits]]\nper = \"client\"\nmatch = \"house\"\nconcurrency = 0",
     "[clients.a]\nrole = \"local\"\nprompts.allow = [\"house/*\"]\n\
      key_sha256 = [\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\naudience = [\"a\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = []",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"http://id\"\naudience = [\"a\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\nalgorithms = [\"HS256\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\nalgorithms = []",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\nscopes_supported = [\"a b\"]",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\npreset = \"azure\"",
 ];
 
 /// Files with a mistake that is left to `weir check`: it lies between tables, or is no matter of form.
-const BEYOND: [&str; 8] = [
+const BEYOND: [&str; 12] = [
     "[defaults]\ntimeouts = { call = \"20m\" }",
     "[server]\nshutdown_grace = \"8761h\"",
     "[naming]\nmode = \"none\"\n[upstreams.b]\ncommand = \"x\"\n[upstreams.c]\ncommand = \"x\"",
@@ -282,6 +294,10 @@ const BEYOND: [&str; 8] = [
     "[[limits]]\nper = \"client\"\nmethod = \"ping\"\nmatch = \"house/*\"\nrate = \"1/s\"",
     "[server]\nlisten = \"${GONE}\"",
     "[protocol]\nlegacy_sse = true\nversions = [\"2026-07-28\"]",
+    "[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\n",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\ndefault_role = \"nobody\"",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\njwks_uri = \"http://id/k\"",
+    "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\n[auth.oidc.b]\nissuer = \"https://id\"\naudience = [\"a\"]\n",
 ];
 
 /// Completes a sample that is about something else than upstreams, and asks reader and schema.

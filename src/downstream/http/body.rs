@@ -15,9 +15,7 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use hyper::body::{Body, Frame, SizeHint};
-use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
-};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -121,10 +119,17 @@ pub(super) fn refusal(status: StatusCode, text: &str) -> Reply {
     json(Answer::refused(None, &Refused::new(status, code::INVALID_REQUEST, text)))
 }
 
-/// A refusal for want of credentials.
-pub(super) fn unauthorized(text: &str) -> Reply {
-    let reply = refusal(StatusCode::UNAUTHORIZED, text);
-    with_header(reply, WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+/// A document that is the same for everybody.
+pub(super) fn document(text: Bytes) -> Reply {
+    let reply = Response::new(ReplyBody::whole(text));
+    with_header(reply, CONTENT_TYPE, HeaderValue::from_static("application/json"))
+}
+
+/// A refusal that may be different after a while.
+pub(super) fn later(text: &str, retry_after: Duration) -> Reply {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let refused = Refused::new(status, code::INVALID_REQUEST, text);
+    json(Answer::refused(None, &Refused { retry_after: Some(retry_after), ..refused }))
 }
 
 /// A refusal of a method, with those that are there.

@@ -1,7 +1,7 @@
 //! One HTTP request: from its head to a response.
 //!
 //! The order is the promise: whom it is for and where it comes from (403), what it wants (404, 405), who
-//! sends it (401), what it says it holds (415, 406) — and only then is its body read, in bounded space
+//! sends it (401, 403), what it says it holds (415, 406) — and only then is its body read, in bounded space
 //! and time, and looked at.
 //!
 //! Knows nothing of: what a dialect makes of a message.
@@ -25,6 +25,7 @@ use super::detach::Detached;
 use super::head;
 use super::incoming::{closing, read};
 use super::pair;
+use super::protection;
 use super::record;
 use super::resume;
 use super::streams;
@@ -41,7 +42,7 @@ use crate::downstream::{
 use crate::gateway::Guest;
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
-use crate::policy::{Arrival, Credentials, Refusal};
+use crate::policy::{Arrival, Credentials};
 use crate::rpc::{self, Message};
 
 /// Answers one request. `gone` is ready once its client has closed the connection.
@@ -97,6 +98,7 @@ impl Path {
     }
 }
 
+/// Lets a request in. What needs no credentials is answered here.
 async fn admit(
     door: &Door,
     connection: &Connection,
@@ -108,14 +110,18 @@ async fn admit(
         debug!(%stranger, host = ?parts.headers.get(HOST), origin = ?parts.headers.get(ORIGIN), "a request is refused");
         body::refusal(StatusCode::FORBIDDEN, &stranger.to_string())
     })?;
+    protection::check_query(parts)?;
+    if let Some(document) = protection::metadata(settings, parts) {
+        return Err(document.into());
+    }
     let path = Path::find(settings, parts.uri.path())
         .ok_or_else(|| body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
     if door.stop.is_cancelled() {
         let text = "shutting down; connect again";
         return Err(closing(body::refusal(StatusCode::SERVICE_UNAVAILABLE, text)).into());
     }
-    let credentials = head::credentials(&parts.headers)
-        .ok_or_else(|| body::unauthorized("the Authorization header must hold one bearer token"))?;
+    let credentials =
+        head::credentials(&parts.headers).ok_or_else(|| protection::refuse_malformed(settings))?;
     // Who shows a key means that one, whatever the connection is secured with.
     let credentials = match (credentials, &connection.certificate) {
         (Credentials::None, Some(certificate)) => Credentials::Certificate(certificate),
@@ -126,10 +132,7 @@ async fn admit(
     let guest = door.gateway.enter(arrival).await.map_err(|refusal| {
         // Why is the operator's to know: a client learns no more than that it was refused.
         debug!(%refusal, "a client is not let in");
-        if let Refusal::TooMany { retry_after } = refusal {
-            return too_many(retry_after);
-        }
-        body::unauthorized("a valid key is needed: send it as `Authorization: Bearer <key>`")
+        protection::refuse(settings, &refusal)
     })?;
     if let (&Method::POST, Path::Endpoint, Some(wait)) = (&parts.method, &path, guest.overrun())
         && !is_expected(door, &guest, &parts.headers)

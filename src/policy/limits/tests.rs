@@ -11,7 +11,7 @@ fn two_a_second() -> Option<Rate> {
 }
 
 fn principal(name: &str) -> Principal {
-    Principal { name: name.into(), role: "role".into() }
+    Principal::new(name, "role")
 }
 
 fn charge<'a>(principal: &'a Principal, method: &'a str) -> Charge<'a> {

@@ -59,7 +59,7 @@ pub(crate) struct Exchange {
 /// What has come of a response, for whoever judges it.
 struct Judged {
     open: Open,
-    has_body: bool,
+    is_message: bool,
     body: Vec<u8>,
     events: Reader,
 }
@@ -177,7 +177,8 @@ impl Http {
         let coming = AbortOnDropHandle::new(self.tasks.spawn(exchange));
         let judged = Box::new(Judged {
             open: self.open.clone(),
-            has_body: method != Method::HEAD,
+            // What is well known is a document, and no message.
+            is_message: method != Method::HEAD && !path.starts_with("/.well-known/"),
             body: Vec::new(),
             events: Reader::new(64 << 20),
         });
@@ -310,7 +311,7 @@ impl Judged {
         let content_type = here.response.headers().get(CONTENT_TYPE);
         let is_json =
             content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
-        if is_json && self.has_body {
+        if is_json && self.is_message {
             self.open.heard(&self.body);
         }
     }

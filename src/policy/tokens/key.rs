@@ -1,0 +1,197 @@
+//! One public key of a provider, and the one algorithm that it is good for.
+//!
+//! Promise: a key is made only from a JWK that is whole and meant for signatures, and checks nothing that was
+//! signed with another algorithm than its own: whoever chooses a token's header chooses no algorithm.
+//! Knows nothing of: where keys come from, and what is signed.
+
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519,
+    ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384,
+    RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384,
+    RSA_PSS_2048_8192_SHA512, RsaParameters, RsaPublicKeyComponents, VerificationAlgorithm,
+};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::json::Object;
+
+/// How a token may be signed (RFC 7518, 3.1; RFC 8037). There are none with a shared secret: who can check
+/// such a signature can make one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    /// RSASSA-PKCS1-v1_5 with SHA-256.
+    Rs256,
+    /// RSASSA-PKCS1-v1_5 with SHA-384.
+    Rs384,
+    /// RSASSA-PKCS1-v1_5 with SHA-512.
+    Rs512,
+    /// RSASSA-PSS with SHA-256.
+    Ps256,
+    /// RSASSA-PSS with SHA-384.
+    Ps384,
+    /// RSASSA-PSS with SHA-512.
+    Ps512,
+    /// ECDSA on P-256 with SHA-256.
+    Es256,
+    /// ECDSA on P-384 with SHA-384.
+    Es384,
+    /// ECDSA on P-521 with SHA-512.
+    Es512,
+    /// Ed25519.
+    EdDsa,
+}
+
+impl Algorithm {
+    /// All of them by name. An RSA key that does not say its own algorithm gets the first RSA one of those
+    /// that are allowed, so the order counts.
+    pub const NAMED: [(&'static str, Self); 10] = [
+        ("RS256", Self::Rs256),
+        ("RS384", Self::Rs384),
+        ("RS512", Self::Rs512),
+        ("PS256", Self::Ps256),
+        ("PS384", Self::Ps384),
+        ("PS512", Self::Ps512),
+        ("ES256", Self::Es256),
+        ("ES384", Self::Es384),
+        ("ES512", Self::Es512),
+        ("EdDSA", Self::EdDsa),
+    ];
+
+    /// Reads the name in a header or in a JWK. RFC 9864 names Ed25519 by its curve.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let name = if name == "Ed25519" { "EdDSA" } else { name };
+        Self::NAMED.iter().find(|(known, _)| *known == name).map(|(_, algorithm)| *algorithm)
+    }
+
+    fn rsa(self) -> Option<&'static RsaParameters> {
+        match self {
+            Self::Rs256 => Some(&RSA_PKCS1_2048_8192_SHA256),
+            Self::Rs384 => Some(&RSA_PKCS1_2048_8192_SHA384),
+            Self::Rs512 => Some(&RSA_PKCS1_2048_8192_SHA512),
+            Self::Ps256 => Some(&RSA_PSS_2048_8192_SHA256),
+            Self::Ps384 => Some(&RSA_PSS_2048_8192_SHA384),
+            Self::Ps512 => Some(&RSA_PSS_2048_8192_SHA512),
+            Self::Es256 | Self::Es384 | Self::Es512 | Self::EdDsa => None,
+        }
+    }
+}
+
+/// A public key.
+pub(super) struct Key {
+    pub(super) algorithm: Algorithm,
+    public: ParsedPublicKey,
+}
+
+/// Why a JWK cannot be used here, in words for the operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unfit {
+    /// It is for something else, as others may well be.
+    Other(&'static str),
+    /// It should not be as it is.
+    Junk(&'static str),
+}
+
+impl From<&'static str> for Unfit {
+    fn from(why: &'static str) -> Self {
+        Self::Junk(why)
+    }
+}
+
+impl Key {
+    /// Reads a JWK that may be used with one of these algorithms.
+    pub(super) fn from_jwk(jwk: &Object, allowed: &[Algorithm]) -> Result<Self, Unfit> {
+        if ["d", "k", "p", "q"].iter().any(|private| jwk.has(private)) {
+            return Err("it is a private or a shared key, and whoever reads it can sign".into());
+        }
+        if jwk.has("use") && jwk.get_string("use").as_deref() != Some("sig") {
+            return Err(Unfit::Other("it is not for signatures"));
+        }
+        if jwk.has("key_ops") && !may_verify(jwk) {
+            return Err(Unfit::Other("it is not for checking signatures"));
+        }
+        let kind = jwk.get_string("kty").ok_or("it has no kty")?;
+        let curve = jwk.get_string("crv");
+        let algorithm = match (&*kind, curve.as_deref()) {
+            ("RSA", _) => stated(jwk)?
+                .or_else(|| allowed.iter().copied().find(|allowed| allowed.rsa().is_some()))
+                .ok_or(Unfit::Other("no RSA algorithm is allowed"))?,
+            ("EC", Some("P-256")) => Algorithm::Es256,
+            ("EC", Some("P-384")) => Algorithm::Es384,
+            ("EC", Some("P-521")) => Algorithm::Es512,
+            ("OKP", Some("Ed25519")) => Algorithm::EdDsa,
+            _ => return Err(Unfit::Other("no algorithm here goes with its kty and crv")),
+        };
+        if stated(jwk)?.is_some_and(|stated| stated != algorithm) {
+            return Err("its alg does not go with its kty and crv".into());
+        }
+        if !allowed.contains(&algorithm) {
+            return Err(Unfit::Other("its algorithm is not among those that are allowed"));
+        }
+        let public = match (algorithm, algorithm.rsa()) {
+            (_, Some(parameters)) if kind == "RSA" => rsa(jwk, parameters)?,
+            (Algorithm::Es256, _) => on_curve(jwk, 32, &ECDSA_P256_SHA256_FIXED)?,
+            (Algorithm::Es384, _) => on_curve(jwk, 48, &ECDSA_P384_SHA384_FIXED)?,
+            (Algorithm::Es512, _) => on_curve(jwk, 66, &ECDSA_P521_SHA512_FIXED)?,
+            (Algorithm::EdDsa, _) => {
+                ParsedPublicKey::new(&ED25519, bytes(jwk, "x")?).map_err(|_| NOT_A_KEY)?
+            }
+            _ => return Err("its alg does not go with its kty".into()),
+        };
+        Ok(Self { algorithm, public })
+    }
+
+    /// Whether this is the key's signature of the message.
+    pub(super) fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        self.public.verify_sig(message, signature).is_ok()
+    }
+}
+
+/// The algorithm that a JWK says it is for.
+fn stated(jwk: &Object) -> Result<Option<Algorithm>, &'static str> {
+    if !jwk.has("alg") {
+        return Ok(None);
+    }
+    let algorithm = jwk.get_string("alg").and_then(|name| Algorithm::parse(&name));
+    algorithm.map(Some).ok_or("its alg is none that is known here")
+}
+
+fn may_verify(jwk: &Object) -> bool {
+    let uses: Option<Vec<String>> =
+        jwk.get("key_ops").and_then(|raw| serde_json::from_str(raw).ok());
+    uses.is_some_and(|uses| uses.iter().any(|it| it == "verify"))
+}
+
+fn rsa(jwk: &Object, parameters: &'static RsaParameters) -> Result<ParsedPublicKey, &'static str> {
+    let number = |name| -> Result<Vec<u8>, &'static str> {
+        let bytes = bytes(jwk, name)?;
+        // Some write a sign's byte before it (RFC 7518, 2: there must be none).
+        Ok(bytes.into_iter().skip_while(|byte| *byte == 0).collect())
+    };
+    let (n, e) = (number("n")?, number("e")?);
+    let bits = n.len() * 8 - n.first().map_or(0, |byte| byte.leading_zeros() as usize);
+    if !(2048..=8192).contains(&bits) {
+        return Err("an RSA key has 2048 to 8192 bits");
+    }
+    RsaPublicKeyComponents { n, e }.to_parsed_public_key(parameters).map_err(|_| NOT_A_KEY)
+}
+
+fn on_curve(
+    jwk: &Object,
+    width: usize,
+    algorithm: &'static dyn VerificationAlgorithm,
+) -> Result<ParsedPublicKey, &'static str> {
+    let (x, y) = (bytes(jwk, "x")?, bytes(jwk, "y")?);
+    if x.len() != width || y.len() != width {
+        return Err(NOT_A_KEY);
+    }
+    // Uncompressed (SEC 1, 2.3.3). Parsing checks that the point is on the curve.
+    let point = [&[4][..], &x, &y].concat();
+    ParsedPublicKey::new(algorithm, point).map_err(|_| NOT_A_KEY)
+}
+
+fn bytes(jwk: &Object, name: &str) -> Result<Vec<u8>, &'static str> {
+    let text = jwk.get_string(name).ok_or(NOT_A_KEY)?;
+    URL_SAFE_NO_PAD.decode(text.as_bytes()).map_err(|_| NOT_A_KEY)
+}
+
+const NOT_A_KEY: &str = "its numbers are no key of its kind";

@@ -1,0 +1,98 @@
+// An OpenID provider over `oidc-provider`, on a free port of this machine: `node oidc_provider.mjs RESOURCE`.
+//
+// Its first line on stdout is `listening on ISSUER`. Access tokens for RESOURCE are JWTs with a claim `roles`:
+// `people` for users, `robots` for programs. Whoever is sent to log in is Ann, and consents to everything.
+// Applications may register themselves; the program `robot` is known, its secret is in ROBOT_SECRET.
+//
+// Knows nothing of: Weir.
+
+import { generateKeyPairSync } from 'node:crypto';
+import { createServer } from 'node:http';
+import { createRequire } from 'node:module';
+import { pathToFileURL } from 'node:url';
+
+const require = createRequire(new URL('../../../.cache/interop/oidc/', import.meta.url));
+const { Provider, errors } = await import(pathToFileURL(require.resolve('oidc-provider')));
+
+// Its notices go to stdout, of which nobody reads more than the first line.
+console.info = console.error;
+
+const [resource] = process.argv.slice(2);
+const SCOPE = 'mcp:use';
+
+const server = createServer();
+await new Promise(resolve => server.listen(0, '127.0.0.1', resolve));
+const issuer = `http://127.0.0.1:${server.address().port}`;
+
+const jwk = (alg, type, options) => ({
+    ...generateKeyPairSync(type, options).privateKey.export({ format: 'jwk' }),
+    kid: `key-for-${alg}`,
+    use: 'sig',
+    alg,
+});
+
+const provider = new Provider(issuer, {
+    clients: [
+        {
+            client_id: 'robot',
+            client_secret: process.env.ROBOT_SECRET,
+            grant_types: ['client_credentials'],
+            redirect_uris: [],
+            response_types: [],
+        },
+    ],
+    cookies: { keys: ['of no importance here'] },
+    extraTokenClaims: (_, token) => ({ roles: [token.accountId === undefined ? 'robots' : 'people'] }),
+    features: {
+        clientCredentials: { enabled: true },
+        devInteractions: { enabled: false },
+        registration: { enabled: true },
+        resourceIndicators: {
+            enabled: true,
+            getResourceServerInfo: (_, indicator) => {
+                if (indicator !== resource) throw new errors.InvalidTarget();
+                const sign = { alg: process.env.SIGNED_WITH ?? 'RS256' };
+                return { scope: SCOPE, audience: resource, accessTokenFormat: 'jwt', jwt: { sign } };
+            },
+            useGrantedResource: () => true,
+        },
+    },
+    findAccount: (_, accountId) => ({ accountId, claims: () => ({ sub: accountId }) }),
+    interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
+    jwks: {
+        keys: [
+            jwk('RS256', 'rsa', { modulusLength: 2048 }),
+            jwk('ES256', 'ec', { namedCurve: 'P-256' }),
+            jwk('EdDSA', 'ed25519'),
+        ],
+    },
+    pkce: { required: () => true },
+    scopes: ['openid', SCOPE],
+});
+
+// What a user would do at its pages.
+async function interact(request, response) {
+    const { prompt, params, session, grantId } =
+        await provider.interactionDetails(request, response);
+    let result;
+    if (prompt.name === 'login') {
+        result = { login: { accountId: 'ann' } };
+    } else {
+        const known = grantId && (await provider.Grant.find(grantId));
+        const grant = known || new provider.Grant({ accountId: session.accountId, clientId: params.client_id });
+        const { missingOIDCScope = [], missingResourceScopes = {} } = prompt.details;
+        grant.addOIDCScope(missingOIDCScope.join(' '));
+        for (const [of, scopes] of Object.entries(missingResourceScopes)) {
+            grant.addResourceScope(of, scopes.join(' '));
+        }
+        result = { consent: { grantId: await grant.save() } };
+    }
+    await provider.interactionFinished(request, response, result, { mergeWithLastSubmission: false });
+}
+
+const callback = provider.callback();
+server.on('request', (request, response) => {
+    if (!request.url.startsWith('/interaction/')) return callback(request, response);
+    return interact(request, response).catch(error => response.writeHead(500).end(String(error)));
+});
+console.log(`listening on ${issuer}`);
