@@ -88,8 +88,8 @@ pub struct Pins {
 #[derive(Default)]
 struct State {
     lock: Lock,
-    /// Which file that was read from: when it was changed, and its size.
-    stamp: Option<(SystemTime, u64)>,
+    /// Which file that was read from.
+    stamp: Option<Stamp>,
     /// Why the file cannot be used, if it cannot; told once.
     is_broken: bool,
     upstreams: HashMap<UpstreamName, Sights>,
@@ -106,7 +106,8 @@ struct Sight {
     listed: Arc<Listed>,
     /// Where somebody reviews them.
     items: Vec<Item>,
-    /// What was approved by being listed, where no file says it: what changes later is told against that.
+    /// As it was when nothing was different: which members changed later is told by that; where no file says what
+    /// was approved, it is what counts.
     first: Arc<Listed>,
     /// What was last told, in short.
     told: u64,
@@ -180,9 +181,10 @@ impl Pins {
         if before.as_ref().map_or(0, |it| it.told) != told && told != 0 && mode != Mode::Review {
             tell(upstream, kind, &found, mode);
         }
-        // What was told once without a file is what further changes are told against.
+        // What was approved, or told once without a file, is what further changes are told against.
         let (first, told) = match approved {
             None if mode == Mode::Alert => (Arc::clone(&listed), 0),
+            _ if found.is_empty() => (Arc::clone(&listed), 0),
             _ => (first, told),
         };
         let kept = if mode == Mode::Review { items.clone() } else { Vec::new() };
@@ -321,9 +323,11 @@ impl Pins {
         self.lock().lock.clone()
     }
 
-    /// Reads the lock file again whenever it has changed, until `stop`.
+    /// Reads the lock file again whenever it has changed, until `stop`; not one that was not there at the start and
+    /// that nobody enforces.
     pub async fn follow(&self, stop: &CancellationToken) {
-        if self.file.is_none() || !self.modes.values().any(|mode| *mode >= Mode::Enforce) {
+        let enforces = self.modes.values().any(|mode| *mode >= Mode::Enforce);
+        if self.file.is_none() || !(enforces || self.lock().stamp.is_some()) {
             return;
         }
         loop {
@@ -417,9 +421,17 @@ fn was(difference: &Difference) -> Option<&str> {
     }
 }
 
-fn stamp(path: &std::path::Path) -> Option<(SystemTime, u64)> {
+/// What tells a file from what it was: when it was written, its size, and which it is: a file that is replaced is another,
+/// however soon and alike.
+type Stamp = (SystemTime, u64, u64);
+
+fn stamp(path: &std::path::Path) -> Option<Stamp> {
     let about = std::fs::metadata(path).ok()?;
-    Some((about.modified().ok()?, about.len()))
+    #[cfg(unix)]
+    let number = std::os::unix::fs::MetadataExt::ino(&about);
+    #[cfg(not(unix))]
+    let number = 0;
+    Some((about.modified().ok()?, about.len(), number))
 }
 
 /// What was found, in short; nothing is nothing.

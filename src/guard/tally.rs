@@ -33,6 +33,18 @@ pub struct Counts {
     pub refused: u64,
 }
 
+impl State {
+    /// Whether it is time to speak of a reply; then how many were not spoken of since the last time.
+    fn may_tell(&mut self, now: Instant) -> Option<u64> {
+        if self.told.is_some_and(|told| now < told + PAUSE) {
+            self.untold += 1;
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
 /// The counts of one upstream.
 #[derive(Default)]
 pub(super) struct Tally {
@@ -83,13 +95,8 @@ impl Tally {
             counts.hidden += u64::from(found.hidden.is_some());
             counts.redacted += u64::from(found.redacted > 0);
             counts.refused += u64::from(refused);
-            let now = Instant::now();
-            if state.told.is_some_and(|told| now < told + PAUSE) {
-                state.untold += 1;
-                return;
-            }
-            state.told = Some(now);
-            std::mem::take(&mut state.untold)
+            let Some(more) = state.may_tell(Instant::now()) else { return };
+            more
         };
         let (method, item) = (method.as_str(), format!("{item:?}"));
         tracing::warn!(%upstream, method, item, %found, refused, more, "a reply was found wanting");
@@ -97,5 +104,20 @@ impl Tally {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_spoken_of_once_in_a_while_and_counted_in_between() {
+        let (mut state, start) = (State::default(), Instant::now());
+        let told: Vec<_> =
+            (0..25).map(|second| state.may_tell(start + Duration::from_secs(second))).collect();
+        let spoken: Vec<_> =
+            told.iter().enumerate().filter_map(|(at, more)| Some((at, (*more)?))).collect();
+        assert_eq!(spoken, [(0, 0), (10, 9), (20, 9)]);
     }
 }
