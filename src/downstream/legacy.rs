@@ -176,15 +176,18 @@ pub(super) fn serve(
                         answer(&guest, permit, caller, asking, &id, method, params, max_reply).await
                     }
                 };
-                answer.map(|answer| answer.holding(permit))
+                match (way, answer) {
+                    (Way::Alone, Ok(answer)) => Ok(answer.holding(permit)),
+                    // What goes out on a stream of many may be kept there for long.
+                    (Way::Shared | Way::Batched, Ok(answer)) => {
+                        Ok(answer.whole(&id, max_reply).await)
+                    }
+                    (_, Err(refused)) => Err(refused),
+                }
             }
             Err(fault) => Err(self::refuse(&fault)),
         };
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
-        let answer = match way {
-            Way::Alone => answer,
-            Way::Shared | Way::Batched => answer.whole(&id, max_reply).await,
-        };
         recorded(&record, answer)
     };
     Call { answer: open.run(work).boxed(), beside }

@@ -414,6 +414,22 @@ async fn a_place_is_kept_until_the_call_ends_in_any_way() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_is_kept_to_be_sent_once_more_keeps_no_place() {
+    let config = "[protocol]\nresumable = true\n\
+                  [[limits]]\nper = \"client\"\nmethod = \"tools/call\"\nconcurrency = 1";
+    let world = World::start(hub(MODERN_HTTP), config).await;
+    let client = world.client(LEGACY_HTTP).await;
+    let mut held = world.upstream("hub").hold("tools/call");
+    for _ in 0..3 {
+        let exchange = client.start("tools/call", &named("hub__a"));
+        held.next().await.result(r#"{"resultType":"complete","content":[]}"#);
+        assert!(exchange.reply().await.outcome.is_ok());
+    }
+    drop(client);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_listen_has_its_place_as_long_as_it_lasts() {
     let config = "[[limits]]\nper = \"client\"\nmethod = \"subscriptions/listen\"\nconcurrency = 1";
     for side in [MODERN_HTTP, MODERN_STDIO] {
