@@ -20,7 +20,7 @@ use crate::policy::Policy;
 use crate::upstream::Upstream;
 use crate::upstream::dial::Dial;
 
-pub(crate) use settings::{naming, rules};
+pub(crate) use settings::{naming, outlet, role, rules};
 
 /// The running house.
 pub struct App {

@@ -17,6 +17,7 @@ mod file;
 mod headers;
 mod include;
 mod ledger;
+mod places;
 mod report;
 mod schema;
 mod secret_command;
@@ -38,6 +39,7 @@ pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub(crate) use headers::is_own_header;
 pub(crate) use report::nearest;
+pub use places::Places;
 pub use report::{Problem, Report, Severity, Warning};
 pub use schema::{page, schema};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
@@ -73,6 +75,8 @@ pub struct Config {
     pub clients: Vec<Client>,
     /// What is logged, and how.
     pub log: Log,
+    /// Where the rules stand.
+    pub places: Places,
     /// What is probably not meant, but does not stop the program.
     pub warnings: Vec<Warning>,
 }
@@ -161,6 +165,7 @@ impl Config {
             roles,
             clients,
             log,
+            places: root.places(),
             warnings: Vec::new(),
         }
     }
@@ -199,6 +204,7 @@ impl Default for Config {
             roles: BTreeMap::from([(LOCAL_ROLE.to_owned(), Role::everything())]),
             clients: Vec::new(),
             log: Log::default(),
+            places: Places::default(),
             warnings: Vec::new(),
         }
     }
