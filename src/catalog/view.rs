@@ -150,7 +150,9 @@ impl View {
         let mut alike: Vec<_> = alike.map(|outlet| outlet.name.clone()).collect();
         match (alike.pop(), alike.is_empty()) {
             (Some(upstream), true) => Route::Origin(upstream),
-            (Some(upstream), false) => Route::Several(alike.into_iter().chain([upstream]).collect()),
+            (Some(upstream), false) => {
+                Route::Several(alike.into_iter().chain([upstream]).collect())
+            }
             (None, _) => Route::None,
         }
     }
