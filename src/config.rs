@@ -36,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
+pub(crate) use access::owner_of;
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub(crate) use headers::is_own_header;
 pub use places::Places;

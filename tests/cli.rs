@@ -4,6 +4,8 @@
 mod calling;
 #[path = "cli/checking.rs"]
 mod checking;
+#[path = "cli/explain.rs"]
+mod explain;
 #[path = "cli/failing.rs"]
 mod failing;
 #[path = "cli/reading.rs"]

@@ -16,10 +16,11 @@ use super::failure::Failure;
 use super::house::{AskArgs, House};
 use super::needed::{Meant, Wanted};
 use super::output;
+use crate::config::owner_of;
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use search::{Found, Hit, search};
+use search::{Hit, search};
 use story::{About, Fact, Finding, Sight, Story};
 
 /// What `weir explain` takes.
@@ -83,7 +84,7 @@ async fn findings(house: &House, args: &Args, kind: Option<Kind>) -> Vec<Finding
     let meant = Meant::of(config, kind, &args.name);
     let (upstream, own) = match &meant {
         Meant::Upstream(it) => (Some(*it), None),
-        Meant::Own(it, own) => (Some(*it), Some((*own).to_owned())),
+        Meant::Own(it, own) | Meant::OwnUri(it, own) => (Some(*it), Some((*own).to_owned())),
         Meant::Uri | Meant::Public => (None, None),
     };
     let name = upstream.map(|it| it.name.clone());
@@ -95,24 +96,26 @@ async fn findings(house: &House, args: &Args, kind: Option<Kind>) -> Vec<Finding
         return vec![whole::finding(house, &it.name, &eyes)];
     }
     let found = search(house, &meant, &args.name, kind).await;
-    if !found.items.is_empty() {
-        return found.items.iter().map(|hit| finding(house, hit, &eyes)).collect();
-    }
     let uri = match &meant {
         Meant::Uri => Some(args.name.as_str()),
-        Meant::Own(_, own) if own.contains(':') => Some(*own),
-        _ => None,
+        Meant::OwnUri(_, own) => Some(*own),
+        Meant::Upstream(_) | Meant::Own(..) | Meant::Public => None,
     };
-    let facts = |found: Found<'_>| {
-        let nothing = found.nothing(&args.name, kind);
-        found.unread.into_iter().chain([nothing]).collect()
-    };
-    match uri.filter(|_| kind.is_none_or(|kind| kind == Kind::Resource)) {
-        Some(uri) => vec![route::finding(house, uri, name.as_deref(), facts(found), &eyes)],
-        None => {
-            vec![Finding { kind, upstream: name, own, facts: facts(found), ..Finding::default() }]
+    let uri = uri.filter(|_| kind.is_none_or(|kind| kind == Kind::Resource));
+    let mut findings: Vec<_> = found.items.iter().map(|hit| finding(house, hit, &eyes)).collect();
+    match uri {
+        Some(uri) if findings.is_empty() => {
+            let nothing = found.nothing(&args.name, kind);
+            findings.push(route::finding(house, uri, name.as_deref(), nothing, &eyes));
         }
+        Some(uri) if name.is_none() => findings.extend(route::detour(house, uri, &findings, eyes)),
+        None if findings.is_empty() => {
+            let facts = found.nothing(&args.name, kind);
+            findings.push(Finding { kind, upstream: name, own, facts, ..Finding::default() });
+        }
+        _ => {}
     }
+    findings
 }
 
 /// Somebody to whom something is visible or not.
@@ -144,7 +147,7 @@ fn eyes(house: &House, args: &Args) -> Vec<Eyes> {
         true => places.of(&["auth", "anonymous_role"]),
         false => places.of(&["clients", client, "role"]),
     };
-    let text = match (role.strip_prefix("client:"), place) {
+    let text = match (owner_of(&role), place) {
         (Some(_), _) => format!("{client} has rules of its own"),
         (None, Some(place)) => format!("{client} has the role {role} ({place})"),
         (None, None) => format!("{client} has the role {role} (by default)"),
@@ -205,13 +208,14 @@ fn oddity(house: &House, hit: &Hit<'_>) -> Option<Fact> {
 }
 
 /// What one role sees of an item, and by which rules.
-fn sight(house: &House, hit: &Hit<'_>, eyes: &Eyes, is_open: bool) -> Sight {
+fn sight(house: &House, hit: &Hit<'_>, eyes: &Eyes, mut is_open: bool) -> Sight {
     let Hit { upstream, kind, item, key, .. } = hit;
     let mut facts: Vec<Fact> = eyes.client.iter().cloned().collect();
     let name: Option<UpstreamName> = upstream.name.parse().ok();
     if let Some(name) = &name {
         facts.extend(reasons::of_role(house.config(), &eyes.role, *kind, name, &item.key));
     }
+    is_open &= facts.iter().all(|fact| fact.good);
     let target = eyes.guest.view().resolve(*kind, key);
     let visible = target
         .as_ref()

@@ -41,10 +41,14 @@ pub(super) fn needed(config: &Config, wanted: Wanted<'_>) -> Result<Vec<String>,
         Wanted::Item(kind, uri) => outlets(config, kind, uri),
         Wanted::Meant(kind, name) => match Meant::of(config, kind, name) {
             // That one is switched off is what is to be told.
-            Meant::Upstream(it) | Meant::Own(it, _) if !it.enabled => Ok(Vec::new()),
+            Meant::Upstream(it) | Meant::Own(it, _) | Meant::OwnUri(it, _) if !it.enabled => {
+                Ok(Vec::new())
+            }
             Meant::Upstream(it) | Meant::Own(it, _) => Ok(vec![it.name.clone()]),
-            // Whose rules keep a URI in may be the one that lists it.
-            Meant::Uri => Ok(enabled(config).map(|upstream| upstream.name.clone()).collect()),
+            // Whose rules keep a URI in may be the one that lists it, and another may have it, too.
+            Meant::OwnUri(..) | Meant::Uri => {
+                Ok(enabled(config).map(|upstream| upstream.name.clone()).collect())
+            }
             Meant::Public => match (owners(config, &"item", name), name.split_once('/')) {
                 (Err(Failure::Usage(_)), Some((upstream, _))) => {
                     named(config, &[upstream.to_owned()])
@@ -61,6 +65,8 @@ pub(super) enum Meant<'c, 'n> {
     Upstream(&'c Outline),
     /// What an upstream itself calls so.
     Own(&'c Outline, &'n str),
+    /// A URI, or a template, at this upstream.
+    OwnUri(&'c Outline, &'n str),
     /// A URI, or a template of URIs.
     Uri,
     /// What clients call a prompt or a tool.
@@ -75,17 +81,17 @@ impl<'c, 'n> Meant<'c, 'n> {
         if let Some(upstream) = table(name).filter(|_| kind.is_none()) {
             return Self::Upstream(upstream);
         }
-        if let Some((upstream, own)) = name.split_once('/')
-            && let Some(upstream) = table(upstream)
-        {
-            return Self::Own(upstream, own);
-        }
         let is_scheme_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
-        let has_scheme =
-            name.split_once(':').is_some_and(|(scheme, _)| scheme.chars().all(is_scheme_char));
-        match kind.map_or(has_scheme, |kind| !kind.has_name()) {
-            true => Self::Uri,
-            false => Self::Public,
+        let has_scheme = |text: &str| {
+            text.split_once(':').is_some_and(|(scheme, _)| scheme.chars().all(is_scheme_char))
+        };
+        let is_uri = |text: &str| kind.map_or(has_scheme(text), |kind| !kind.has_name());
+        let own = name.split_once('/').and_then(|(upstream, own)| Some((table(upstream)?, own)));
+        match own {
+            Some((upstream, own)) if is_uri(own) => Self::OwnUri(upstream, own),
+            Some((upstream, own)) => Self::Own(upstream, own),
+            None if is_uri(name) => Self::Uri,
+            None => Self::Public,
         }
     }
 }
@@ -263,7 +269,8 @@ mod tests {
     fn what_is_to_be_explained_needs_whoever_may_be_meant() {
         let meant = |kind: Option<Kind>, name: &str| check(FILE, Wanted::Meant(kind, name));
         assert_eq!(meant(None, "notes"), "notes");
-        assert_eq!(meant(None, "shop/product:///1"), "shop");
+        assert_eq!(meant(None, "shop/look"), "shop");
+        assert_eq!(meant(None, "shop/product:///1"), "notes shop house");
         assert_eq!(meant(None, "n_-new"), "notes");
         // One that keeps it in may be the one that has it.
         assert_eq!(meant(None, "secret:///1"), "notes shop house");

@@ -333,7 +333,7 @@ pub(super) const AUTH_MODES: [(&str, AuthMode); 3] = [
 pub(super) const KINDS: [&str; 3] = ["prompts", "tools", "resources"];
 
 /// The client whose own role this is, if it is one.
-pub(super) fn owner_of(role: &str) -> Option<&str> {
+pub(crate) fn owner_of(role: &str) -> Option<&str> {
     role.strip_prefix(OWN_ROLE)
 }
 

@@ -24,7 +24,11 @@ pub(super) fn of_outlet(config: &Config, upstream: &Upstream, kind: Kind, own: &
     let rules = Rules { about: [About::Outlet; 2], key, patterns, place: &place };
     let mut facts = rules.told(app::rules(patterns).decide(own), own);
     let mut last = facts.pop().unwrap_or_else(|| Fact::bad(About::Outlet, ""));
-    let what = if last.good { "lets it out by" } else { "keeps it in:" };
+    let what = match (last.good, &last.pattern) {
+        (true, _) => "lets it out",
+        (false, Some(_)) => "keeps it in",
+        (false, None) => "keeps it in:",
+    };
     last.text = format!("{name} {what} {}", last.text);
     last
 }
@@ -76,17 +80,11 @@ impl Rules<'_> {
     }
 
     fn pattern(&self, about: About, list: &str, at: usize) -> Fact {
-        let pattern = self.list(list).get(at).cloned();
-        let text = format!("{} of {}.{list}", self.shown(list, at), self.key);
-        Fact { pattern, place: (self.place)(list, at), ..Fact::good(about, text) }
-    }
-
-    /// A pattern and its place, in words.
-    fn shown(&self, list: &str, at: usize) -> String {
-        let place = (self.place)(list, at);
-        let place = place.as_deref().unwrap_or("by default");
-        let pattern = self.list(list).get(at).map(String::as_str).unwrap_or_default();
-        format!("`{pattern}` ({place})")
+        let pattern = self.text(list, at);
+        let text =
+            format!("by `{pattern}` of {}.{list} {}", self.key, self.place_in_words(list, at));
+        let (pattern, place) = (Some(pattern.to_owned()), (self.place)(list, at));
+        Fact { pattern, place, ..Fact::good(about, text) }
     }
 
     fn nothing_allows(&self, text: &str) -> String {
@@ -94,15 +92,25 @@ impl Rules<'_> {
         if count == 0 {
             return format!("no rule allows `{text}`: there is no {key}.allow");
         }
-        let shown = (0..count.min(MAX_SHOWN)).map(|at| self.shown("allow", at));
+        let shown = (0..count.min(MAX_SHOWN))
+            .map(|at| format!("`{}` {}", self.text("allow", at), self.place_in_words("allow", at)));
         let more = count.saturating_sub(MAX_SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let shown = shown.collect::<Vec<_>>().join(", ");
         format!("no rule allows `{text}`: {key}.allow has {shown}{more}")
     }
 
-    fn list(&self, list: &str) -> &[String] {
-        if list == "allow" { &self.patterns.allow } else { &self.patterns.deny }
+    fn text(&self, list: &str, at: usize) -> &str {
+        let Patterns { allow, deny } = self.patterns;
+        let list = if list == "allow" { allow } else { deny };
+        list.get(at).map(String::as_str).unwrap_or_default()
+    }
+
+    fn place_in_words(&self, list: &str, at: usize) -> String {
+        match (self.place)(list, at) {
+            Some(place) => format!("({place})"),
+            None => "(by default)".to_owned(),
+        }
     }
 }
 

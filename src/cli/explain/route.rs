@@ -21,44 +21,72 @@ pub(super) fn finding(
     let everything = house.everything().view().route(uri);
     let mut finding = Finding {
         kind: Some(Kind::Resource),
-        upstream: owner(&everything).map(|upstream| upstream.as_str()).or(only).map(str::to_owned),
+        upstream: owner(&everything).map(UpstreamName::as_str).or(only).map(str::to_owned),
         key: Some(uri.to_owned()),
         ..Finding::default()
     };
-    if everything == Route::None {
-        let outlets = config.upstreams.iter();
-        let kept = outlets.map(|it| reasons::of_outlet(config, it, Kind::Resource, uri));
-        finding.facts = kept.filter(|fact| !fact.good).chain(nothing).collect();
-        return finding;
+    finding.facts = match &everything {
+        Route::None => {
+            let kept = config.upstreams.iter().filter(|it| only.is_none_or(|only| it.name == only));
+            let kept = kept.map(|it| reasons::of_outlet(config, it, Kind::Resource, uri));
+            nothing.into_iter().chain(kept.filter(|fact| !fact.good)).collect()
+        }
+        Route::Listed(target) => {
+            let text = format!("it is {} that lists it", target.upstream);
+            nothing.into_iter().chain([Fact::good(About::Route, text)]).collect()
+        }
+        Route::Unsafe => vec![unlisted(), step(&everything)],
+        Route::Template(_) | Route::Origin(_) | Route::Several(_) => vec![unlisted()],
+    };
+    if finding.is_open() {
+        let sight = |eyes| sight(house, uri, only, &everything, eyes);
+        finding.sights = eyes.iter().map(sight).collect();
     }
-    finding.facts = vec![Fact::good(About::Listed, "no upstream lists it")];
-    if everything == Route::Unsafe {
-        finding.facts.push(step(&everything));
-        return finding;
-    }
-    if let Some(upstream) = owner(&everything) {
-        let outlet = config.upstreams.iter().find(|it| it.name == upstream.as_str());
-        let outlet = outlet.map(|it| reasons::of_outlet(config, it, Kind::Resource, uri));
-        finding.facts.extend(outlet);
-    }
-    finding.sights = eyes.iter().map(|eyes| sight(house, uri, &everything, eyes)).collect();
     finding
 }
 
-fn sight(house: &House, uri: &str, everything: &Route, eyes: &Eyes) -> Sight {
+/// What is said of a URI that is listed, and yet not for some of these: it may lead them elsewhere.
+pub(super) fn detour(
+    house: &House,
+    uri: &str,
+    findings: &[Finding],
+    eyes: Vec<Eyes>,
+) -> Option<Finding> {
+    let sees_it = |eyes: &Eyes| {
+        let sights = findings.iter().flat_map(|finding| &finding.sights);
+        sights.into_iter().any(|sight| sight.role == eyes.role && sight.visible)
+    };
+    let strays = |eyes: &Eyes| !sees_it(eyes) && owner(&eyes.guest.view().route(uri)).is_some();
+    let eyes: Vec<_> = eyes.into_iter().filter(strays).collect();
+    let everything = house.everything().view().route(uri);
+    let sight = |eyes: &Eyes| sight(house, uri, None, &everything, eyes);
+    let sights: Vec<_> = eyes.iter().map(sight).collect();
+    let text = "whoever does not see it in a list may ask for it all the same";
+    let facts = vec![Fact::good(About::Listed, text)];
+    let (kind, key) = (Some(Kind::Resource), Some(uri.to_owned()));
+    (!sights.is_empty()).then(|| Finding { kind, key, facts, sights, ..Finding::default() })
+}
+
+fn unlisted() -> Fact {
+    Fact::good(About::Listed, "no upstream lists it")
+}
+
+fn sight(house: &House, uri: &str, only: Option<&str>, everything: &Route, eyes: &Eyes) -> Sight {
+    let config = house.config();
     let route = eyes.guest.view().route(uri);
-    let visible = owner(&route).is_some();
     let mut facts: Vec<Fact> = eyes.client.iter().cloned().collect();
     // Where this role has no way, that of whoever sees everything shows what bars it.
     if let Some(upstream) = owner(&route).or(owner(everything)) {
-        let role = &eyes.role;
-        facts.extend(reasons::of_role(house.config(), role, Kind::Resource, upstream, uri));
+        let outlet = config.upstreams.iter().find(|it| it.name == upstream.as_str());
+        let outlet = outlet.filter(|_| eyes.client.is_some());
+        facts.extend(outlet.map(|it| reasons::of_outlet(config, it, Kind::Resource, uri)));
+        facts.extend(reasons::of_role(config, &eyes.role, Kind::Resource, upstream, uri));
     }
     match &route {
         Route::None if facts.iter().all(|fact| fact.good) => {
             let text = match everything {
                 Route::Template(template) => format!(
-                    "the template `{}` of {} would lead there, and it is hidden",
+                    "the template `{}` of {} would lead there, and is hidden",
                     template.key, template.upstream
                 ),
                 _ => "nothing that is seen leads there".to_owned(),
@@ -67,6 +95,10 @@ fn sight(house: &House, uri: &str, everything: &Route, eyes: &Eyes) -> Sight {
         }
         Route::None => {}
         route => facts.push(step(route)),
+    }
+    let visible = owner(&route).is_some_and(|it| only.is_none_or(|only| it.as_str() == only));
+    if let (Some(only), Some(other), false) = (only, owner(&route), visible) {
+        facts.push(Fact::bad(About::Route, format!("so {other} is asked, and not {only}")));
     }
     Sight { role: eyes.role.clone(), visible, facts }
 }

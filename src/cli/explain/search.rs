@@ -16,6 +16,8 @@ use crate::upstream::{self, Status};
 pub(super) struct Found<'c> {
     /// The items that it may mean.
     pub(super) items: Vec<Hit<'c>>,
+    /// Whether any list was read.
+    any: bool,
     /// What could not be looked at, and why.
     pub(super) unread: Vec<Fact>,
     /// Names like it: as clients would write them, or as upstreams do.
@@ -35,11 +37,15 @@ pub(super) struct Hit<'c> {
 
 impl Found<'_> {
     /// Why nothing was found.
-    pub(super) fn nothing(&self, name: &str, only: Option<Kind>) -> Fact {
+    pub(super) fn nothing(self, name: &str, only: Option<Kind>) -> Vec<Fact> {
+        if !self.any {
+            return self.unread;
+        }
         let what = only.map_or("anything".to_owned(), |kind| format!("a {kind}"));
         let near = nearest(name, self.near.iter().map(String::as_str));
         let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-        Fact::bad(About::Listed, format!("no upstream lists {what} of this name{hint}"))
+        let text = format!("no upstream lists {what} of this name{hint}");
+        self.unread.into_iter().chain([Fact::bad(About::Listed, text)]).collect()
     }
 }
 
@@ -53,7 +59,12 @@ pub(super) async fn search<'c>(
     let config = house.config();
     let naming = app::naming(&config.naming);
     let mut found = Found::default();
-    for upstream in &config.upstreams {
+    let own = match meant {
+        Meant::Own(it, own) | Meant::OwnUri(it, own) => Some((&it.name, *own)),
+        Meant::Upstream(_) | Meant::Uri | Meant::Public => None,
+    };
+    let asked = |upstream: &&Upstream| own.is_none_or(|(named, _)| upstream.name == *named);
+    for upstream in config.upstreams.iter().filter(asked) {
         let state = state(house, &upstream.name);
         let Some(connected) = handle(house, &upstream.name).filter(|_| state.good) else {
             found.unread.push(state);
@@ -69,17 +80,16 @@ pub(super) async fn search<'c>(
                     continue;
                 }
             };
+            found.any = true;
             if let Some(limit) = listing.truncated {
                 let text = format!("{} lists more than is read: {limit}", upstream.name);
                 found.unread.push(Fact::bad(About::Listed, text));
             }
             for item in listing.items {
                 let key = outlet.public_key(&naming, kind, &item.key);
-                let (is_it, known) = match meant {
-                    Meant::Own(_, own) => {
-                        (*item.key == **own, format!("{}/{}", upstream.name, item.key))
-                    }
-                    _ => (*key == *name, key.to_string()),
+                let (is_it, known) = match own {
+                    Some((named, own)) => (*item.key == *own, format!("{named}/{}", item.key)),
+                    None => (*key == *name, key.to_string()),
                 };
                 match is_it {
                     true => {

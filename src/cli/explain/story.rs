@@ -77,6 +77,8 @@ pub(super) enum About {
     Denied,
     /// What of a whole upstream is seen.
     Seen,
+    /// Whether the upstream's instructions are told.
+    Told,
 }
 
 impl Fact {
@@ -111,6 +113,7 @@ impl About {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
             Self::Seen => "seen",
+            Self::Told => "told",
         }
     }
 
@@ -118,9 +121,12 @@ impl About {
     fn failure(self, text: String) -> Failure {
         match self {
             Self::Upstream => Failure::Unreachable(text),
-            Self::Outlet | Self::Allowed | Self::Denied | Self::Client | Self::Seen => {
-                Failure::Denied(text)
-            }
+            Self::Outlet
+            | Self::Client
+            | Self::Allowed
+            | Self::Denied
+            | Self::Seen
+            | Self::Told => Failure::Denied(text),
             Self::Listed | Self::List | Self::Route => Failure::Usage(text),
         }
     }
@@ -132,7 +138,8 @@ impl Finding {
         self.facts.iter().all(|fact| fact.good)
     }
 
-    fn is_visible(&self) -> bool {
+    /// Whether anybody it is about sees it.
+    pub(super) fn is_visible(&self) -> bool {
         self.sights.iter().any(|sight| sight.visible)
     }
 

@@ -11,10 +11,10 @@ use crate::upstream::Status;
 /// Says of an upstream what each role sees of it.
 pub(super) fn finding(house: &House, name: &str, eyes: &[Eyes]) -> Finding {
     let mut facts = vec![state(house, name)];
-    if let Some(unlisted) =
-        house.unlisted(house.everything(), Kind::Prompt).filter(|_| facts[0].good)
-    {
-        facts.push(Fact::bad(About::Listed, unlisted));
+    if facts[0].good {
+        let mut unlisted =
+            Kind::ALL.into_iter().map(|kind| house.unlisted(house.everything(), kind));
+        facts.extend(unlisted.find_map(|text| Some(Fact::bad(About::Listed, text?))));
     }
     let sights = match facts[0].good {
         true => eyes.iter().map(|eyes| sight(house, name, eyes)).collect(),
@@ -39,7 +39,7 @@ fn sight(house: &House, name: &str, eyes: &Eyes) -> Sight {
         true => Fact { good: visible, ..Fact::good(About::Seen, words) },
         false => Fact::bad(About::Listed, format!("{name} lists nothing, or lets nothing out")),
     });
-    facts.push(Fact::good(About::Seen, instructions(house, name, &view, visible)));
+    facts.push(Fact::good(About::Told, instructions(house, name, &view, visible)));
     Sight { role: eyes.role.clone(), visible, facts }
 }
 
