@@ -480,7 +480,8 @@ fn where_nothing_is_written_the_defaults_are_told() {
 fn of_two_that_list_a_uri_the_first_is_seen() {
     let config = "[upstreams.a]\ncommand = \"sh\"\nargs = [\"hub.sh\"]\n\
                   [upstreams.b]\ncommand = \"sh\"\nargs = [\"hub.sh\"]\n\
-                  [roles.second]\nresources.allow = [\"b/*\"]\n";
+                  [clients.second]\nresources.allow = [\"b/*\"]\n\
+                  key_sha256 = [\"1111111111111111111111111111111111111111111111111111111111111111\"]\n";
     let folder = folder(config);
     hub(folder.path());
     let told = told(
@@ -499,16 +500,16 @@ fn of_two_that_list_a_uri_the_first_is_seen() {
       upstream  a is up: stdio 2025-06-18
       listed    a lists it as `a/todo:1`
       outlet    a lets it out by `*` of resources.allow (by default)
+      role      client:second: not visible; no rule allows `a/todo:1`: resources.allow has `b/*` (weir.toml:8)
       role      local: visible; allowed by `*` of resources.allow (by default)
-      role      second: not visible; no rule allows `a/todo:1`: resources.allow has `b/*` (weir.toml:8)
 
     visible to 1 of 2 roles: resource todo:1
       upstream  b is up: stdio 2025-06-18
       listed    b lists it as `b/todo:1`
       outlet    b lets it out by `*` of resources.allow (by default)
       list      a lists it, too, and comes first in the file
+      role      client:second: visible; allowed by `b/*` of resources.allow (weir.toml:8)
       role      local: not visible; allowed by `*` of resources.allow (by default); what is seen is that of a, which comes first
-      role      second: visible; allowed by `b/*` of resources.allow (weir.toml:8)
     => 0
     $ weir explain b/todo:1 --kind resources
     visible to 1 of 2 roles: resource todo:1
@@ -516,26 +517,26 @@ fn of_two_that_list_a_uri_the_first_is_seen() {
       listed    b lists it as `b/todo:1`
       outlet    b lets it out by `*` of resources.allow (by default)
       list      a lists it, too, and comes first in the file
+      role      client:second: visible; allowed by `b/*` of resources.allow (weir.toml:8)
       role      local: not visible; allowed by `*` of resources.allow (by default); what is seen is that of a, which comes first
-      role      second: visible; allowed by `b/*` of resources.allow (weir.toml:8)
     => 0
     $ weir explain todo:2
     visible to 2 of 2 roles: resource todo:2
       listed    no upstream lists it
+      role      client:second: visible; allowed by `b/*` of resources.allow (weir.toml:8); its scheme leads to b, which alone lists such URIs
       role      local: visible; allowed by `*` of resources.allow (by default); its scheme leads to a, which alone lists such URIs
-      role      second: visible; allowed by `b/*` of resources.allow (weir.toml:8); its scheme leads to b, which alone lists such URIs
     => 0
     $ weir explain note:///public/2
     visible to 2 of 2 roles: resource note:///public/2
       listed    no upstream lists it
+      role      client:second: visible; allowed by `b/*` of resources.allow (weir.toml:8); the template `note:///{space}/{id}` leads to b
       role      local: visible; allowed by `*` of resources.allow (by default); the template `note:///{space}/{id}` leads to a
-      role      second: visible; allowed by `b/*` of resources.allow (weir.toml:8); the template `note:///{space}/{id}` leads to b
     => 0
     $ weir explain b/note:///public/2
     visible to 1 of 2 roles: resource note:///public/2
       listed    no upstream lists it
+      role      client:second: visible; allowed by `b/*` of resources.allow (weir.toml:8); the template `note:///{space}/{id}` leads to b
       role      local: not visible; allowed by `*` of resources.allow (by default); the template `note:///{space}/{id}` leads to a; so a is asked, and not b
-      role      second: visible; allowed by `b/*` of resources.allow (weir.toml:8); the template `note:///{space}/{id}` leads to b
     => 0
     "#);
 }
@@ -544,13 +545,25 @@ fn of_two_that_list_a_uri_the_first_is_seen() {
 fn who_does_not_see_a_uri_listed_may_be_led_to_another() {
     let folder = folder(
         "[upstreams.a]\ncommand = \"sh\"\nargs = [\"a.sh\"]\nresources.deny = [\"todo:1\"]\n\
-         [upstreams.b]\ncommand = \"sh\"\nargs = [\"b.sh\"]\n",
+         [upstreams.b]\ncommand = \"sh\"\nargs = [\"b.sh\"]\n\
+         [upstreams.c]\ncommand = \"sh\"\nargs = [\"c.sh\"]\n",
     );
     let list = r#""result":{"resources":[{"name":"s","uri":"todo:1"}]}"#;
     script(folder.path(), "a", &[("resources/list", list)]);
-    let list = r#""result":{"resourceTemplates":[{"name":"t","uriTemplate":"todo:{id}"}]}"#;
+    let list = r#""result":{"resourceTemplates":[{"name":"t","uriTemplate":"todo:{id}"},{"name":"u","uriTemplate":"both:{id}"}]}"#;
     script(folder.path(), "b", &[("resources/templates/list", list)]);
-    let told = told(&folder, &[&["todo:1"], &["a/todo:1"], &["todo:1", "--as", "anonymous"]]);
+    let list = r#""result":{"resourceTemplates":[{"name":"t","uriTemplate":"both:{+id}"}]}"#;
+    script(folder.path(), "c", &[("resources/templates/list", list)]);
+    let told = told(
+        &folder,
+        &[
+            &["todo:1"],
+            &["a/todo:1"],
+            &["todo:1", "--as", "anonymous"],
+            &["both:1"],
+            &["todo:{id}", "--kind", "templates"],
+        ],
+    );
     assert_snapshot!(told, @r#"
     $ weir explain todo:1
     not visible: resource todo:1
@@ -584,6 +597,19 @@ fn who_does_not_see_a_uri_listed_may_be_led_to_another() {
       allowed   by `*` of resources.allow (by default)
       route     the template `todo:{id}` leads to b
     => 0
+    $ weir explain both:1
+    not visible to any role: resource both:1
+      listed    no upstream lists it
+      role      local: not visible; it could be of b or of c: none of them is asked
+    ! weir: `both:1` is visible to no role
+    => 2
+    $ weir explain todo:{id} --kind templates
+    visible to 1 of 1 role: resource template todo:{id}
+      upstream  b is up: stdio 2025-06-18
+      listed    b lists it as `b/todo:{id}`
+      outlet    b lets it out by `*` of resources.allow (by default)
+      role      local: visible; allowed by `*` of resources.allow (by default)
+    => 0
     "#);
 }
 
@@ -592,7 +618,10 @@ fn instructions_are_told_of_whoever_sees_some_of_their_upstream() {
     let notes = example("legacy_stdio");
     let config = format!(
         "[upstreams.notes]\ncommand = \"{notes}\"\n\
-         [roles.reader]\nresources.allow = [\"notes/*\"]\n[roles.nobody]\n"
+         [clients.reader]\nresources.allow = [\"notes/*\"]\n\
+         key_sha256 = [\"1111111111111111111111111111111111111111111111111111111111111111\"]\n\
+         [clients.stranger]\ntools.allow = [\"notes/other\"]\n\
+         key_sha256 = [\"2222222222222222222222222222222222222222222222222222222222222222\"]\n"
     );
     let folder = folder(&config);
     let all = told(&folder, &[&["notes"]]);
@@ -601,19 +630,19 @@ fn instructions_are_told_of_whoever_sees_some_of_their_upstream() {
         format!("{config}[protocol]\ninstructions = false\n"),
     )
     .expect("written");
-    assert_snapshot!(all + &told(&folder, &[&["notes", "--as", "anonymous"]]), @r#"
+    assert_snapshot!(all + &told(&folder, &[&["notes", "--as", "reader"]]), @r#"
     $ weir explain notes
     visible to 2 of 3 roles: upstream notes
       upstream  notes is up: stdio 2025-11-25
+      role      client:reader: visible; 0 of 2 prompts, 0 of 5 tools, 4 of 4 resources, 1 of 1 resource template; its instructions are told
+      role      client:stranger: not visible; 0 of 2 prompts, 0 of 5 tools, 0 of 4 resources, 0 of 1 resource template; its instructions are not told: nothing of it is seen
       role      local: visible; 2 of 2 prompts, 5 of 5 tools, 4 of 4 resources, 1 of 1 resource template; its instructions are told
-      role      nobody: not visible; 0 of 2 prompts, 0 of 5 tools, 0 of 4 resources, 0 of 1 resource template; its instructions are not told: nothing of it is seen
-      role      reader: visible; 0 of 2 prompts, 0 of 5 tools, 4 of 4 resources, 1 of 1 resource template; its instructions are told
     => 0
-    $ weir explain notes --as anonymous
-    visible to anonymous: upstream notes
+    $ weir explain notes --as reader
+    visible to reader: upstream notes
       upstream  notes is up: stdio 2025-11-25
-      client    anonymous has the role local (by default)
-      seen      2 of 2 prompts, 5 of 5 tools, 4 of 4 resources, 1 of 1 resource template
+      client    reader has rules of its own
+      seen      0 of 2 prompts, 0 of 5 tools, 4 of 4 resources, 1 of 1 resource template
       told      its instructions are not told: [protocol] instructions = false
     => 0
     "#);
@@ -631,6 +660,48 @@ fn what_is_told_agrees_with_what_is_listed() {
                 let (code, ..) =
                     weir(folder.path(), &["explain", name, "--kind", kind, "--as", client]);
                 assert_eq!(code == 0, is_listed, "{kind} {name} to {client}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_seen_has_nothing_against_it_and_what_is_not_has_a_reason() {
+    let folder = house();
+    let names = [
+        "house",
+        "hub",
+        "house__greeting",
+        "house/secret-plan",
+        "hub__add",
+        "hub__one",
+        "hub/drop_all",
+        "note:///1",
+        "todo:1",
+        "todo:2",
+        "todo:private",
+        "note:///public/2",
+        "note:///public/open",
+        "hub/note:///public/2",
+        "note:///{space}/{id}",
+        "file:///x",
+    ];
+    for name in names {
+        let (_, out, _) = weir(folder.path(), &["explain", name, "--json"]);
+        let story: serde_json::Value = serde_json::from_str(&out).expect(name);
+        let list = |value: &serde_json::Value, member: &str| {
+            value[member].as_array().expect(member).clone()
+        };
+        let is_good = |fact: &serde_json::Value| fact["good"] == true;
+        let findings = list(&story, "findings");
+        assert!(!findings.is_empty(), "{name}");
+        for finding in findings {
+            let is_open = list(&finding, "facts").iter().all(is_good);
+            let roles = list(&finding, "roles");
+            assert_eq!(is_open, roles.len() == 3, "{name}: {finding}");
+            for role in roles {
+                let is_free = list(&role, "facts").iter().all(is_good);
+                assert_eq!(role["visible"], is_free, "{name}: {role}");
             }
         }
     }

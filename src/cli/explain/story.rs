@@ -182,6 +182,9 @@ impl Story {
             match (&self.client, finding.sights.len()) {
                 (Some(client), _) => writeln!(out, "{verdict} to {client}: {title}")?,
                 (None, 0) => writeln!(out, "{verdict}: {title}")?,
+                (None, _) if !finding.is_visible() => {
+                    writeln!(out, "{verdict} to any role: {title}")?;
+                }
                 (None, all) => {
                     let seeing = finding.sights.iter().filter(|sight| sight.visible).count();
                     let plural = if all == 1 { "" } else { "s" };
