@@ -15,7 +15,7 @@ use super::content::shown_json;
 use super::failure::Failure;
 use super::house::{AskArgs, House};
 use super::needed::{Meant, Wanted};
-use super::output;
+use super::{output, waiting};
 use crate::config::owner_of;
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
@@ -95,7 +95,9 @@ async fn findings(house: &House, args: &Args, kind: Option<Kind>) -> Vec<Finding
     if let Meant::Upstream(it) = meant {
         return vec![whole::finding(house, &it.name, &eyes)];
     }
-    let found = search(house, &meant, &args.name, kind).await;
+    let about = || "waiting for what the upstreams list".to_owned();
+    let found = search(house, &meant, &args.name, kind);
+    let found = waiting::watched(house.json(), about, found).await;
     let uri = match &meant {
         Meant::Uri => Some(args.name.as_str()),
         Meant::OwnUri(_, own) => Some(*own),
