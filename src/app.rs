@@ -24,7 +24,7 @@ use crate::policy::tokens::Fetch;
 use crate::upstream::Upstream;
 use crate::upstream::dial::Dial;
 
-pub(crate) use settings::{naming, rules};
+pub(crate) use settings::{naming, outlet, role, rules};
 
 /// The running house.
 pub struct App {

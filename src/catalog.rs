@@ -29,7 +29,7 @@ mod view;
 
 pub use cursor::{BadCursor, Cursor};
 pub use shelf::{Problem, Problems, Reason};
-pub use view::{Page, Target, View};
+pub use view::{Page, Route, Target, View};
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -74,14 +74,28 @@ pub struct Outlet {
 }
 
 impl Outlet {
-    /// Whether the item leaves the upstream at all.
-    fn lets_out(&self, kind: Kind, own: &str) -> bool {
-        let rules = match kind {
+    /// What leaves the upstream of this kind.
+    pub fn rules(&self, kind: Kind) -> &Rules {
+        match kind {
             Kind::Prompt => &self.prompts,
             Kind::Tool => &self.tools,
             Kind::Resource | Kind::Template => &self.resources,
-        };
-        rules.allow(own)
+        }
+    }
+
+    /// What clients call the upstream's item.
+    pub fn public_key(&self, naming: &Naming, kind: Kind, own: &str) -> Box<str> {
+        if !kind.has_name() {
+            return own.into();
+        }
+        let renamed = self.rename.iter().find(|(of, from, _)| *of == kind && from == own);
+        let name = renamed.map_or(own, |(_, _, to)| to);
+        naming.join(&self.prefix, name).into()
+    }
+
+    /// Whether the item leaves the upstream at all.
+    fn lets_out(&self, kind: Kind, own: &str) -> bool {
+        self.rules(kind).allow(own)
     }
 }
 

@@ -15,6 +15,7 @@ mod completions;
 mod connect;
 mod content;
 mod demo;
+mod explain;
 mod failure;
 mod files;
 mod get;
@@ -76,6 +77,9 @@ enum Command {
     /// Starts the upstreams and lists their prompts, tools, resources or templates.
     #[command(after_help = help::LIST)]
     List(list::Args),
+    /// Says why a client sees something, or does not: by which rule, in which line.
+    #[command(after_help = help::EXPLAIN)]
+    Explain(explain::Args),
     /// Gets a prompt, filled in.
     #[command(after_help = help::GET)]
     Get(get::Args),
@@ -169,6 +173,7 @@ fn start(command: Command) -> Result<(), Failure> {
             Command::Stdio(args) => stdio::run(args).await,
             Command::Check(args) => stoppable(check::run(args)).await,
             Command::List(args) => stoppable(list::run(args)).await,
+            Command::Explain(args) => stoppable(explain::run(args)).await,
             Command::Get(args) => stoppable(get::run(args)).await,
             Command::Call(args) => stoppable(call::run(args)).await,
             Command::Read(args) => stoppable(read::run(args)).await,

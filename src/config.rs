@@ -21,6 +21,7 @@ mod include;
 mod ledger;
 mod limits;
 mod oidc;
+mod places;
 mod report;
 mod schema;
 mod secret_command;
@@ -43,10 +44,12 @@ pub use crate::pins::Mode;
 use crate::policy::limits::Limit;
 pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
+pub(crate) use access::owner_of;
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub use audit::{Audit, State};
 pub(crate) use headers::is_own_header;
 pub use oidc::Provider;
+pub use places::Places;
 pub(crate) use report::nearest;
 pub use report::{Problem, Report, Severity, Warning};
 pub use schema::{page, schema};
@@ -98,6 +101,8 @@ pub struct Config {
     pub audit: Audit,
     /// Where Weir keeps what it writes.
     pub state: State,
+    /// Where the rules stand.
+    pub places: Places,
     /// What is probably not meant, but does not stop the program.
     pub warnings: Vec<Warning>,
 }
@@ -222,6 +227,7 @@ impl Config {
             log,
             audit,
             state,
+            places: root.places(),
             warnings: Vec::new(),
         }
     }
@@ -276,6 +282,7 @@ impl Default for Config {
             log: Log::default(),
             audit: Audit::default(),
             state: State::default(),
+            places: Places::default(),
             warnings: Vec::new(),
         }
     }

@@ -6,6 +6,8 @@ mod auditing;
 mod calling;
 #[path = "cli/checking.rs"]
 mod checking;
+#[path = "cli/explain.rs"]
+mod explain;
 #[path = "cli/failing.rs"]
 mod failing;
 #[path = "cli/keys.rs"]

@@ -34,10 +34,7 @@ const CHECKED: &str = "the configuration was checked";
 const PAGE_BYTES: usize = 1 << 20;
 
 pub(super) fn policy(config: &config::Config) -> policy::Settings {
-    let roles = config.roles.iter().map(|(name, role)| {
-        let [prompts, tools, resources] = [&role.prompts, &role.tools, &role.resources].map(rules);
-        (name.clone(), Role { prompts, tools, resources })
-    });
+    let roles = config.roles.iter().map(|(name, it)| (name.clone(), role(it)));
     let key = |client: &config::Client| Key {
         client: client.name.clone(),
         role: client.role.clone(),
@@ -60,15 +57,23 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
     }
 }
 
-pub(super) fn catalog(config: &config::Config) -> catalog::Settings {
-    let outlet = |upstream: &config::Upstream| catalog::Outlet {
+pub(crate) fn role(role: &config::Role) -> Role {
+    let [prompts, tools, resources] = [&role.prompts, &role.tools, &role.resources].map(rules);
+    Role { prompts, tools, resources }
+}
+
+pub(crate) fn outlet(upstream: &config::Upstream) -> catalog::Outlet {
+    catalog::Outlet {
         name: name(&upstream.name),
         prefix: name(&upstream.prefix),
         prompts: rules(&upstream.prompts),
         tools: rules(&upstream.tools),
         resources: rules(&upstream.resources),
         rename: upstream.rename.iter().map(rename).collect(),
-    };
+    }
+}
+
+pub(super) fn catalog(config: &config::Config) -> catalog::Settings {
     catalog::Settings {
         naming: naming(&config.naming),
         outlets: config.upstreams.iter().map(outlet).collect(),

@@ -19,7 +19,6 @@ use crate::mcp::arguments::Declared;
 use crate::mcp::item::{Flaw, Item, MAX_URI_BYTES};
 use crate::mcp::kind::Kind;
 use crate::mcp::mirror::Mirror;
-use crate::mcp::name::Naming;
 use crate::mcp::older;
 
 /// What one upstream shows of one kind.
@@ -44,7 +43,7 @@ impl Shelf {
         let mut problems = Problems::default();
         let mut items: Vec<(Box<str>, Item)> = Vec::with_capacity(snapshot.items.len());
         for item in snapshot.items.into_iter().filter(|item| outlet.lets_out(kind, &item.key)) {
-            let key = public_key(&settings.naming, outlet, kind, &item.key);
+            let key = outlet.public_key(&settings.naming, kind, &item.key);
             match item.flaw {
                 Some(flaw) => problems.note(Reason::Flaw(flaw), &key, item),
                 None => items.push((key, item)),
@@ -77,16 +76,6 @@ impl Shelf {
         let Snapshot { fresh_until, is_private, .. } = snapshot;
         Self { targets, fresh_until, is_private, problems }
     }
-}
-
-/// What clients call the item.
-fn public_key(naming: &Naming, outlet: &Outlet, kind: Kind, own: &str) -> Box<str> {
-    if !kind.has_name() {
-        return own.into();
-    }
-    let renamed = outlet.rename.iter().find(|(of, from, _)| *of == kind && from == own);
-    let name = renamed.map_or(own, |(_, _, to)| to);
-    naming.join(&outlet.prefix, name).into()
 }
 
 /// Renders an item for lists, or takes over what was made of it before.

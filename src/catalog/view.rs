@@ -108,29 +108,15 @@ impl View {
     /// Upstreams where it does not are left out from the start: what is hidden decides nothing, and so
     /// cannot be felt out either.
     pub fn resolve_uri(&self, uri: &str) -> Option<Arc<Target>> {
-        if let Some(listed) = self.resolve(Kind::Resource, uri) {
-            return Some(listed);
-        }
-        if uri.len() > MAX_URI_BYTES || uri::climbs(uri) {
-            return None;
-        }
-        let candidates: Vec<_> =
-            self.settings.outlets.iter().filter(|outlet| self.may_ask(outlet, uri)).collect();
-        let matching = candidates.iter().filter(|outlet| self.has_template_for(outlet, uri));
-        let owner = match only(matching) {
-            Found::None => {
-                let origin = uri::Origin::of(uri)?;
-                match only(candidates.iter().filter(|outlet| self.has_origin(outlet, &origin))) {
-                    Found::One(outlet) => outlet,
-                    Found::None | Found::Several => return None,
-                }
-            }
-            Found::One(outlet) => outlet,
-            Found::Several => return None,
+        let upstream = match self.route(uri) {
+            Route::Listed(target) => return Some(target),
+            Route::Template(template) => template.upstream.clone(),
+            Route::Origin(upstream) => upstream,
+            Route::Unsafe | Route::Several(_) | Route::None => return None,
         };
         Some(Arc::new(Target {
             kind: Kind::Resource,
-            upstream: owner.name.clone(),
+            upstream,
             own: uri.into(),
             key: uri.into(),
             json: Bytes::new(),
@@ -139,6 +125,38 @@ impl View {
             needs_task: false,
             declared: None,
         }))
+    }
+
+    /// The way of a URI, as [`View::resolve_uri`] takes it.
+    pub fn route(&self, uri: &str) -> Route {
+        if let Some(listed) = self.resolve(Kind::Resource, uri) {
+            return Route::Listed(listed);
+        }
+        if uri.len() > MAX_URI_BYTES || uri::climbs(uri) {
+            return Route::Unsafe;
+        }
+        let outlets = self.settings.outlets.iter();
+        let candidates: Vec<_> = outlets.filter(|outlet| self.may_ask(outlet, uri)).collect();
+        let mut matching: Vec<_> =
+            candidates.iter().filter_map(|outlet| self.template_for(outlet, uri)).collect();
+        match (matching.pop(), matching.is_empty()) {
+            (Some(template), true) => return Route::Template(Arc::clone(template)),
+            (Some(template), false) => {
+                let several = matching.into_iter().chain([template]);
+                return Route::Several(several.map(|it| it.upstream.clone()).collect());
+            }
+            (None, _) => {}
+        }
+        let Some(origin) = uri::Origin::of(uri) else { return Route::None };
+        let alike = candidates.into_iter().filter(|outlet| self.has_origin(outlet, &origin));
+        let mut alike: Vec<_> = alike.map(|outlet| outlet.name.clone()).collect();
+        match (alike.pop(), alike.is_empty()) {
+            (Some(upstream), true) => Route::Origin(upstream),
+            (Some(upstream), false) => {
+                Route::Several(alike.into_iter().chain([upstream]).collect())
+            }
+            (None, _) => Route::None,
+        }
     }
 
     /// What the upstreams can do together of which this view shows something; of two settings for the same
@@ -185,11 +203,11 @@ impl View {
             && self.filter.allows(Kind::Resource, &outlet.name, uri)
     }
 
-    fn has_template_for(&self, outlet: &Outlet, uri: &str) -> bool {
+    fn template_for(&self, outlet: &Outlet, uri: &str) -> Option<&Arc<Target>> {
         // Per upstream: one with outrageous templates must not eat up what the others need.
         let mut steps = template::MAX_STEPS;
         let templates = self.tables[Kind::Template.index()].of(&outlet.name);
-        templates.iter().any(|target| template::matches(&target.key, uri, &mut steps))
+        templates.iter().find(|target| template::matches(&target.key, uri, &mut steps))
     }
 
     fn has_origin(&self, outlet: &Outlet, origin: &uri::Origin<'_>) -> bool {
@@ -214,19 +232,24 @@ fn join(rows: &[&Arc<Target>], form: Form, capacity: usize) -> Bytes {
     items.freeze()
 }
 
-/// How many there are of something that must be unique.
-enum Found<T> {
-    None,
-    One(T),
-    Several,
-}
+// === Route ===
 
-fn only<T>(mut all: impl Iterator<Item = T>) -> Found<T> {
-    match (all.next(), all.next()) {
-        (None, _) => Found::None,
-        (Some(one), None) => Found::One(one),
-        (Some(_), Some(_)) => Found::Several,
-    }
+/// Where a URI leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// To the listed resource.
+    Listed(Arc<Target>),
+    /// Nobody lists it: to the upstream of this template, which matches it.
+    Template(Arc<Target>),
+    /// Nobody lists it, and no template matches: to the only upstream that lists something of its scheme and
+    /// authority.
+    Origin(UpstreamName),
+    /// Nowhere, for these would all do.
+    Several(Vec<UpstreamName>),
+    /// Nowhere, for its path climbs, or it is too long.
+    Unsafe,
+    /// Nowhere.
+    None,
 }
 
 // === Target ===

@@ -29,6 +29,19 @@ Examples:
   weir list tools --json                  # whole definitions
   weir list --as visitor                  # what that client sees";
 
+pub(super) const EXPLAIN: &str = "\
+Examples:
+  weir explain house__greeting                  # who sees it: each role, and by which rule
+  weir explain house__greeting --as visitor     # why that client does or does not
+  weir explain house/greeting                   # by the upstream's own name, as in rules
+  weir explain note:///1 --as visitor           # also a URI that nobody lists
+  weir explain notes --as visitor               # how much of an upstream
+  weir explain notes__add_note --json | jq .visible
+
+Exit code 0 if it is visible; else that of the first reason why it is not: 2 nobody lists it, 4 its upstream \
+cannot be reached, 6 a rule hides it. Without --as, it is visible if any role sees it. For a URI all upstreams \
+are started, for anything else only its own.";
+
 pub(super) const GET: &str = "\
 Examples:
   weir get house__greeting who=Ada

@@ -22,7 +22,7 @@ use crate::upstream::host::Host;
 pub(super) struct AskArgs {
     /// Asks as this client, under its policy, instead of as the operator, from whom nothing is hidden.
     #[arg(long = "as", value_name = "CLIENT", value_hint = clap::ValueHint::Other)]
-    client: Option<String>,
+    pub(super) client: Option<String>,
     /// Prints JSON; a failure is one line of JSON on standard error.
     #[arg(long)]
     pub(super) json: bool,
@@ -225,7 +225,7 @@ impl House {
         let seen = async {
             match wanted {
                 Wanted::Item(kind, key) => guest.sees(kind, key).await,
-                Wanted::Of(_) => std::future::pending().await,
+                Wanted::Of(_) | Wanted::Meant(..) => std::future::pending().await,
             }
         };
         let ready = async {

@@ -7,6 +7,8 @@
 //!
 //! Knows nothing of: policy, which hides items and no upstreams.
 
+use std::fmt;
+
 use super::failure::Failure;
 use crate::app;
 use crate::config::{Config, Outline, nearest};
@@ -19,6 +21,8 @@ pub(super) enum Wanted<'a> {
     Of(&'a [String]),
     /// One item, by public name or URI.
     Item(Kind, &'a str),
+    /// Whatever a name may mean, for whoever asks why it is seen or not.
+    Meant(Option<Kind>, &'a str),
 }
 
 impl Wanted<'_> {
@@ -33,8 +37,62 @@ pub(super) fn needed(config: &Config, wanted: Wanted<'_>) -> Result<Vec<String>,
     match wanted {
         Wanted::Of([]) => Ok(enabled(config).map(|upstream| upstream.name.clone()).collect()),
         Wanted::Of(names) => named(config, names),
-        Wanted::Item(kind, name) if kind.has_name() => owners(config, kind, name),
+        Wanted::Item(kind, name) if kind.has_name() => owners(config, &kind, name),
         Wanted::Item(kind, uri) => outlets(config, kind, uri),
+        Wanted::Meant(kind, name) => match Meant::of(config, kind, name) {
+            // That one is switched off is what is to be told.
+            Meant::Upstream(it) | Meant::Own(it, _) | Meant::OwnUri(it, _) if !it.enabled => {
+                Ok(Vec::new())
+            }
+            Meant::Upstream(it) | Meant::Own(it, _) => Ok(vec![it.name.clone()]),
+            // Whose rules keep a URI in may be the one that lists it, and another may have it, too.
+            Meant::OwnUri(..) | Meant::Uri => {
+                Ok(enabled(config).map(|upstream| upstream.name.clone()).collect())
+            }
+            Meant::Public => match (owners(config, &"item", name), name.split_once('/')) {
+                (Err(Failure::Usage(_)), Some((upstream, _))) => {
+                    named(config, &[upstream.to_owned()])
+                }
+                (owners, _) => owners,
+            },
+        },
+    }
+}
+
+/// What a name can mean, by what the file says.
+pub(super) enum Meant<'c, 'n> {
+    /// An upstream.
+    Upstream(&'c Outline),
+    /// What an upstream itself calls so.
+    Own(&'c Outline, &'n str),
+    /// A URI, or a template, at this upstream.
+    OwnUri(&'c Outline, &'n str),
+    /// A URI, or a template of URIs.
+    Uri,
+    /// What clients call a prompt or a tool.
+    Public,
+}
+
+impl<'c, 'n> Meant<'c, 'n> {
+    /// Judges a name of this kind, or of any. An upstream's name has no `_` and no `:` in it, so that what begins
+    /// with one and a `/` is no public name and no URI.
+    pub(super) fn of(config: &'c Config, kind: Option<Kind>, name: &'n str) -> Self {
+        let table = |name: &str| config.outlines.iter().find(|upstream| upstream.name == name);
+        if let Some(upstream) = table(name).filter(|_| kind.is_none()) {
+            return Self::Upstream(upstream);
+        }
+        let is_scheme_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+        let has_scheme = |text: &str| {
+            text.split_once(':').is_some_and(|(scheme, _)| scheme.chars().all(is_scheme_char))
+        };
+        let is_uri = |text: &str| kind.map_or(has_scheme(text), |kind| !kind.has_name());
+        let own = name.split_once('/').and_then(|(upstream, own)| Some((table(upstream)?, own)));
+        match own {
+            Some((upstream, own)) if is_uri(own) => Self::OwnUri(upstream, own),
+            Some((upstream, own)) => Self::Own(upstream, own),
+            None if is_uri(name) => Self::Uri,
+            None => Self::Public,
+        }
     }
 }
 
@@ -54,7 +112,7 @@ fn named(config: &Config, names: &[String]) -> Result<Vec<String>, Failure> {
     Ok(names.to_vec())
 }
 
-fn owners(config: &Config, kind: Kind, name: &str) -> Result<Vec<String>, Failure> {
+fn owners(config: &Config, what: &dyn fmt::Display, name: &str) -> Result<Vec<String>, Failure> {
     let naming = app::naming(&config.naming);
     let may_own = |upstream: &&Outline| match upstream.prefix.as_deref().map(str::parse) {
         Some(Ok(prefix)) => naming.may_belong(&prefix, name),
@@ -73,7 +131,7 @@ fn owners(config: &Config, kind: Kind, name: &str) -> Result<Vec<String>, Failur
     let mut prefixes = enabled(config).filter_map(|upstream| upstream.prefix.as_deref());
     let Some((prefix, own)) = name.split_once(separator) else {
         return Err(Failure::Usage(format!(
-            "no {kind} `{name}`: names begin with their upstream's, as in \
+            "no {what} `{name}`: names begin with their upstream's, as in \
              `{}{separator}{name}`; {there}",
             prefixes.next().unwrap_or("upstream")
         )));
@@ -82,7 +140,7 @@ fn owners(config: &Config, kind: Kind, name: &str) -> Result<Vec<String>, Failur
     let named = enabled(config).find(|upstream| upstream.name == prefix);
     let near = named.and_then(|it| it.prefix.as_deref()).or_else(|| nearest(prefix, prefixes));
     let hint = near.map(|near| format!("did you mean `{near}{separator}{own}`? "));
-    Err(Failure::Usage(format!("no {kind} `{name}`; {}{there}", hint.unwrap_or_default())))
+    Err(Failure::Usage(format!("no {what} `{name}`; {}{there}", hint.unwrap_or_default())))
 }
 
 fn outlets(config: &Config, kind: Kind, uri: &str) -> Result<Vec<String>, Failure> {
@@ -205,6 +263,35 @@ mod tests {
         assert_eq!(check(file, Wanted::Item(Kind::Tool, "c__x")), "b");
         assert_eq!(check(file, Wanted::Item(Kind::Resource, "a:1")), "a b");
         assert_eq!(check(file, Wanted::Item(Kind::Resource, "c:1")), "b");
+    }
+
+    #[test]
+    fn what_is_to_be_explained_needs_whoever_may_be_meant() {
+        let meant = |kind: Option<Kind>, name: &str| check(FILE, Wanted::Meant(kind, name));
+        assert_eq!(meant(None, "notes"), "notes");
+        assert_eq!(meant(None, "shop/look"), "shop");
+        assert_eq!(meant(None, "shop/product:///1"), "notes shop house");
+        assert_eq!(meant(None, "n_-new"), "notes");
+        // One that keeps it in may be the one that has it.
+        assert_eq!(meant(None, "secret:///1"), "notes shop house");
+        assert_eq!(meant(Some(Kind::Resource), "x"), "notes shop house");
+        // It is told of, not started.
+        assert_eq!((meant(None, "attic"), meant(None, "attic/x")), (String::new(), String::new()));
+        let there = "upstreams: notes (prefix n), shop, house, attic (switched off)";
+        assert_eq!(
+            meant(None, "shpo/x"),
+            format!("no upstream `shpo`; did you mean `shop`? {there}")
+        );
+        assert_eq!(
+            meant(None, "shpo_-x"),
+            format!("no item `shpo_-x`; did you mean `shop_-x`? {there}")
+        );
+        assert_eq!(
+            meant(Some(Kind::Tool), "notes"),
+            format!(
+                "no item `notes`: names begin with their upstream's, as in `n_-notes`; {there}"
+            )
+        );
     }
 
     #[test]

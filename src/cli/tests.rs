@@ -28,7 +28,7 @@ With `--json`, standard output is JSON, and a command that fails writes one line
 arguments included: `{\"error\": …, \"exit_code\": …}`. For a wrong configuration it has `problems`, too: an array with `severity`, `file`, \
 `line`, `column`, `key`, `what` and `remedy`. Warnings about the configuration stand in `warnings` of `weir check --json`, and the \
 other commands leave them out. `weir check --json` writes what its log has to say as lines of JSON before that line. What can be shown in spite of \
-a failure is still written to standard output: the rest of a list, the report of a check, the answer of a tool that failed.
+a failure is still written to standard output: the rest of a list, the report of a check, why something is not visible, the answer of a tool that failed.
 
 ## Exit codes
 

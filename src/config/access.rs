@@ -288,6 +288,7 @@ fn client(
         ),
     }
     let role = t.read("role", |v| existing_role(v, roles));
+    t.keep_place("role");
     let rules = rules(t, upstreams);
     let has_rules = KINDS.into_iter().find(|kind| t.has(kind));
     match (t.has("role"), has_rules) {
@@ -309,7 +310,7 @@ fn client(
         name: name.to_owned(),
         key_sha256: key_sha256.unwrap_or_default(),
         certificates: t.list("certificates", super::tls::name).unwrap_or_default(),
-        role: role.unwrap_or_else(|| format!("client:{name}")),
+        role: role.unwrap_or_else(|| format!("{OWN_ROLE}{name}")),
         expires: t.read("expires", value::moment),
     };
     (client, own)
@@ -344,6 +345,7 @@ pub(super) fn auth(
     let mode = t.read("mode", value::choice(&AUTH_MODES)).unwrap_or(default.mode);
     let anonymous_role =
         t.read("anonymous_role", |v| existing_role(v, roles)).unwrap_or(default.anonymous_role);
+    t.keep_place("anonymous_role");
     let on_loopback = server.listen.ip().to_canonical().is_loopback();
     let anonymous = match mode {
         AuthMode::Auto => on_loopback && nobody,
@@ -379,6 +381,14 @@ pub(super) const AUTH_MODES: [(&str, AuthMode); 3] = [
 const NOTICE: Duration = Duration::from_secs(14 * 86_400);
 
 pub(super) const KINDS: [&str; 3] = ["prompts", "tools", "resources"];
+
+/// The client whose own role this is, if it is one.
+pub(crate) fn owner_of(role: &str) -> Option<&str> {
+    role.strip_prefix(OWN_ROLE)
+}
+
+/// What the role of a client with rules of its own begins with; no name that is written can.
+const OWN_ROLE: &str = "client:";
 
 /// The role that exists without being written: one person, one machine.
 pub(super) const LOCAL_ROLE: &str = "local";

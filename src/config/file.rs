@@ -15,6 +15,7 @@ use toml::de::{DeArray, DeString, DeTable, DeValue};
 
 use super::ledger::Ledger;
 pub(super) use super::ledger::{Parsed, Value};
+use super::places::Places;
 use super::report::{Complaint, Severity, Span, did_you_mean};
 
 // === Table ===
@@ -120,6 +121,30 @@ impl<'a> Table<'a> {
             Some(self.child(key, Some(row.span()), Some(entries)).walk(&mut read))
         };
         rows.iter().filter_map(read).collect()
+    }
+
+    /// Reads a list as [`Table::list`] does, and keeps where each entry stands.
+    pub(super) fn list_with_places<T>(
+        &self,
+        key: &'a str,
+        parse: impl Fn(&Value<'_>) -> Parsed<T>,
+    ) -> Option<Vec<T>> {
+        let entries = self.list(key, |value| Ok((parse(value)?, value.span().start)))?;
+        let (entries, places): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
+        self.ledger.keep_places(&join(&self.path, key), &places);
+        Some(entries)
+    }
+
+    /// Keeps where the value of a key stands, if it is written.
+    pub(super) fn keep_place(&self, key: &'a str) {
+        if let Some(value) = self.written(key) {
+            self.ledger.keep_place(join(&self.path, key), value.span().start);
+        }
+    }
+
+    /// Returns the places that were kept anywhere in the document.
+    pub(super) fn places(&self) -> Places {
+        self.ledger.places()
     }
 
     /// Looks at a list once more: what `parse` does not accept is probably not meant, but no error.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::places::Places;
 use super::report::{Complaint, Problem, Report, Severity, Source, Span};
 
 /// A value and its place.
@@ -45,6 +46,8 @@ pub(super) struct Ledger {
     written: RefCell<BTreeMap<usize, String>>,
     /// Strings whose variables cannot be replaced, by place, and what is to be told of each.
     unknown: RefCell<BTreeMap<usize, Vec<Finding>>>,
+    /// What can be explained later by where it stands.
+    places: RefCell<Places>,
     /// Every key that was asked for, for the test that the example shows them all.
     #[cfg(test)]
     pub(super) asked: RefCell<std::collections::BTreeSet<String>>,
@@ -123,6 +126,23 @@ impl Ledger {
         let Some(sheet) = self.sheet(at) else { return String::new() };
         let line = sheet.lines.partition_point(|start| *start <= at - sheet.start);
         format!("{}:{line}", sheet.name)
+    }
+
+    /// Keeps the place of a key, by its path.
+    pub(super) fn keep_place(&self, path: String, at: usize) {
+        self.places.borrow_mut().keep(path, self.line(at));
+    }
+
+    /// Keeps the places of a list's entries, by its path.
+    pub(super) fn keep_places(&self, path: &str, entries: &[usize]) {
+        let mut places = self.places.borrow_mut();
+        let entries = entries.iter().enumerate();
+        entries.for_each(|(at, entry)| places.keep_entry(path, at, self.line(*entry)));
+    }
+
+    /// Returns the places that were kept.
+    pub(super) fn places(&self) -> Places {
+        self.places.borrow().clone()
     }
 
     fn sheet(&self, at: usize) -> Option<&Sheet> {

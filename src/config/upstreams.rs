@@ -161,6 +161,7 @@ pub(super) fn read(
         }
         let prefix = t.read("prefix", prefix).unwrap_or_else(|| name.to_owned());
         let enabled = t.read("enabled", value::boolean).unwrap_or(true);
+        t.keep_place("enabled");
         let used = enabled && surroundings.only.is_none_or(|only| only.iter().any(|it| it == name));
         if !used {
             t.excuse();
@@ -365,15 +366,15 @@ fn variable(name: &str, place: Span) -> Parsed<String> {
 
 // === What leaves it ===
 
-/// Reads `allow` and `deny`; what is not written is as in `default`.
+/// Reads `allow` and `deny`, and keeps where each pattern stands; what is not written is as in `default`.
 pub(super) fn patterns(
     t: &Table<'_>,
     default: Patterns,
     pattern: impl Fn(&Value<'_>) -> Parsed<String>,
 ) -> Patterns {
     Patterns {
-        allow: t.list("allow", &pattern).unwrap_or(default.allow),
-        deny: t.list("deny", &pattern).unwrap_or(default.deny),
+        allow: t.list_with_places("allow", &pattern).unwrap_or(default.allow),
+        deny: t.list_with_places("deny", &pattern).unwrap_or(default.deny),
     }
 }
 

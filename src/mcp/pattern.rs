@@ -51,6 +51,22 @@ pub struct Rules {
     pub deny: Vec<Pattern>,
 }
 
+/// Which patterns decide about a text: the first of each list that matches it, by its place there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// What lets it in, unless something keeps it out.
+    pub allowed_by: Option<usize>,
+    /// What keeps it out.
+    pub denied_by: Option<usize>,
+}
+
+impl Decision {
+    /// Whether it is let in.
+    pub fn allows(self) -> bool {
+        self.allowed_by.is_some() && self.denied_by.is_none()
+    }
+}
+
 impl Rules {
     /// Makes rules from texts.
     pub fn new<S: AsRef<str>>(allow: &[S], deny: &[S]) -> Self {
@@ -68,18 +84,16 @@ impl Rules {
         self.deny.is_empty() && self.allow.iter().any(|pattern| pattern.as_str() == "*")
     }
 
-    /// The pattern that decides about `text`: one that keeps it out, else one that lets it in. What nothing lets
-    /// in has none.
-    pub fn decide(&self, text: &str) -> Option<&Pattern> {
-        let find = |patterns: &'_ [Pattern]| patterns.iter().position(|it| it.matches(text));
-        let denied = find(&self.deny).map(|at| &self.deny[at]);
-        denied.or_else(|| find(&self.allow).map(|at| &self.allow[at]))
-    }
-
     /// Whether `text` is let in.
     pub fn allow(&self, text: &str) -> bool {
         let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(text));
         any(&self.allow) && !any(&self.deny)
+    }
+
+    /// Which patterns decide whether `text` is let in; comes to the same as [`Rules::allow`].
+    pub fn decide(&self, text: &str) -> Decision {
+        let first = |patterns: &[Pattern]| patterns.iter().position(|it| it.matches(text));
+        Decision { allowed_by: first(&self.allow), denied_by: first(&self.deny) }
     }
 }
 
@@ -117,7 +131,36 @@ mod tests {
         assert!(Rules::everything().allow_everything() && !rules.allow_everything());
     }
 
+    #[test]
+    fn the_first_pattern_of_each_list_that_matches_decides() {
+        let rules = Rules::new(&["x", "a*", "*"], &["y", "ab*", "abc"]);
+        let decided = |text| {
+            let Decision { allowed_by, denied_by } = rules.decide(text);
+            (allowed_by, denied_by)
+        };
+        assert_eq!(decided("ac"), (Some(1), None));
+        assert_eq!(decided("abc"), (Some(1), Some(1)));
+        assert_eq!(decided("z"), (Some(2), None));
+        assert_eq!(decided("y"), (Some(2), Some(0)));
+        assert_eq!(Rules::default().decide("y"), Decision::default());
+    }
+
     proptest! {
+        #[test]
+        fn what_decides_comes_to_what_is_allowed(
+            allow in prop::collection::vec("[ab*]{0,4}", 0..4),
+            deny in prop::collection::vec("[ab*]{0,4}", 0..4),
+            text in "[ab]{0,6}",
+        ) {
+            let rules = Rules::new(&allow, &deny);
+            let decision = rules.decide(&text);
+            prop_assert_eq!(decision.allows(), rules.allow(&text));
+            for (by, patterns) in [(decision.allowed_by, &allow), (decision.denied_by, &deny)] {
+                let matching = |pattern: &String| Pattern::new(pattern).matches(&text);
+                prop_assert_eq!(by, patterns.iter().position(matching));
+            }
+        }
+
         #[test]
         fn a_pattern_agrees_with_the_slow_definition(pattern in "[ab*]{0,8}", text in "[ab]{0,10}") {
             fn slow(pattern: &[u8], text: &[u8]) -> bool {

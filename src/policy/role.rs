@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::pattern::{Pattern, Rules};
+use crate::mcp::pattern::{Decision, Pattern, Rules};
 
 /// Rules per kind. The default allows nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,8 +31,16 @@ impl Role {
         rules.allow_everything() || rules.allow(&format!("{upstream}/{own}"))
     }
 
-    /// The pattern that decides whether the role may use an item, if there is one.
+    /// The pattern that decides whether the role may use an item, if there is one: one that keeps it out, else one
+    /// that lets it in.
     pub fn rule(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> Option<&Pattern> {
+        let (rules, decision) = (self.rules(kind), self.decide(kind, upstream, own));
+        let denied = decision.denied_by.map(|at| &rules.deny[at]);
+        denied.or_else(|| decision.allowed_by.map(|at| &rules.allow[at]))
+    }
+
+    /// Which of its [`rules`](Self::rules) decide about an item; comes to the same as [`Role::allows`].
+    pub fn decide(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> Decision {
         self.rules(kind).decide(&format!("{upstream}/{own}"))
     }
 
@@ -49,7 +57,8 @@ impl Role {
         })
     }
 
-    fn rules(&self, kind: Kind) -> &Rules {
+    /// The rules for a kind.
+    pub fn rules(&self, kind: Kind) -> &Rules {
         match kind {
             Kind::Prompt => &self.prompts,
             Kind::Tool => &self.tools,
@@ -218,6 +227,21 @@ mod tests {
             let role = Role { tools: Rules::new(&allow, &deny), ..Role::default() };
             if role.allows(Kind::Tool, &name(&upstream), &own) {
                 prop_assert!(role.reaches(&name(&upstream)));
+            }
+        }
+
+        #[test]
+        fn what_decides_comes_to_what_a_role_allows(
+            allow in prop::collection::vec("[ab*]{0,3}/?[ab*]{0,2}", 0..3),
+            deny in prop::collection::vec("[ab*]{0,2}/?[ab*]{0,2}", 0..2),
+            upstream in "[ab]{1,2}",
+            own in "[ab/]{1,3}",
+        ) {
+            let rules = || Rules::new(&allow, &deny);
+            let role = Role { prompts: rules(), tools: rules(), resources: rules() };
+            for kind in Kind::ALL {
+                let allows = role.allows(kind, &name(&upstream), &own);
+                prop_assert_eq!(role.decide(kind, &name(&upstream), &own).allows(), allows);
             }
         }
     }

@@ -293,3 +293,42 @@ const TEN_MISTAKES: [(&str, &str); 3] = [
     ("conf.d/wiki.toml", include_str!("../../../tests/ten_mistakes/conf.d/wiki.toml")),
     ("prompts/hello.md", "Hello!\n"),
 ];
+
+#[test]
+fn the_places_of_rules_are_known_in_whichever_file_they_stand() {
+    let home = Home::new(&[
+        (
+            "weir.toml",
+            "include = [\"a.toml\"]\n[upstreams.x]\ncommand = \"x\"\nenabled = true\n\
+             tools.deny = [\n  \"p\",\n  \"q\",\n]\n[roles.\"a.b\"]\n",
+        ),
+        (
+            "a.toml",
+            "[roles.\"a.b\"]\ntools.allow = [\"x/p\", \"x/q\"]\n\n[clients.ci]\n\
+             key_sha256 = [\"1111111111111111111111111111111111111111111111111111111111111111\"]\n\
+             resources.allow = [\"x/*\"]\n",
+        ),
+    ]);
+    let config = home.load().unwrap();
+    let (main, other) = (home.path("weir.toml"), home.path("a.toml"));
+    let at = |file: &Path, line: u32| Some(format!("{}:{line}", file.display()));
+    let places = &config.places;
+    let rule = |role: &str, kind: &str, list: &str, index: usize| {
+        places.of_rule(role, kind, list, index).map(str::to_owned)
+    };
+    assert_eq!(rule("a.b", "tools", "allow", 0), at(&other, 2));
+    assert_eq!(rule("a.b", "tools", "allow", 1), at(&other, 2));
+    assert_eq!(rule("client:ci", "resources", "allow", 0), at(&other, 6));
+    // Nobody wrote these.
+    assert_eq!(rule("a.b", "tools", "allow", 2), None);
+    assert_eq!(rule("a.b", "tools", "deny", 0), None);
+    assert_eq!(rule("local", "tools", "allow", 0), None);
+    let outlet = |list: &str, index: usize| {
+        places.of_entry(&["upstreams", "x", "tools", list], index).map(str::to_owned)
+    };
+    assert_eq!(outlet("deny", 1), at(&main, 7));
+    assert_eq!(outlet("allow", 0), None);
+    assert_eq!(places.of(&["upstreams", "x", "enabled"]).map(str::to_owned), at(&main, 4));
+    // What says the same is the same, wherever it stands.
+    assert_eq!(*places, Places::default());
+}
