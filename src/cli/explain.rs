@@ -218,6 +218,9 @@ fn sight(house: &House, hit: &Hit<'_>, eyes: &Eyes, mut is_open: bool) -> Sight 
         facts.extend(reasons::of_role(house.config(), &eyes.role, *kind, name, &item.key));
     }
     is_open &= facts.iter().all(|fact| fact.good);
+    if let Some(name) = name.as_ref().filter(|_| is_open) {
+        facts.extend(reasons::of_limits(house.config(), *kind, name, &item.key));
+    }
     let target = eyes.guest.view().resolve(*kind, key);
     let visible = target
         .as_ref()

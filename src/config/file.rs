@@ -102,7 +102,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Reads a list of tables; what is no table is reported and left out.
+    /// Reads a list of tables, and keeps where each stands; what is no table is reported and left out.
     pub(super) fn rows<R>(&self, key: &'a str, mut read: impl FnMut(&Table<'a>) -> R) -> Vec<R> {
         let Some(value) = self.written(key) else { return Vec::new() };
         let Some(rows) = value.get_ref().as_array() else {
@@ -120,6 +120,8 @@ impl<'a> Table<'a> {
             };
             Some(self.child(key, Some(row.span()), Some(entries)).walk(&mut read))
         };
+        let places: Vec<_> = rows.iter().map(|row| row.span().start).collect();
+        self.ledger.keep_places(&join(&self.path, key), &places);
         rows.iter().filter_map(read).collect()
     }
 

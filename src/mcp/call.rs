@@ -72,6 +72,15 @@ impl Method {
         }
     }
 
+    /// The method by which an item of this kind is used; templates are read through what they stand for.
+    pub fn about(kind: Kind) -> Self {
+        match kind {
+            Kind::Prompt => Self::GetPrompt,
+            Kind::Tool => Self::CallTool,
+            Kind::Resource | Kind::Template => Self::ReadResource,
+        }
+    }
+
     /// The method of this name.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|method| method.as_str() == name)

@@ -12,6 +12,7 @@
 pub mod gcra;
 mod table;
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,35 @@ pub struct Limit {
     pub rate: Option<Rate>,
     /// How many at a time.
     pub concurrency: Option<usize>,
+}
+
+impl Limit {
+    /// Whether it counts a request of this method about this item, `<upstream>/<original name>`, or about none.
+    pub fn counts(&self, method: &str, item: Option<&str>) -> bool {
+        let is_item = match (&self.item, item) {
+            (Some(pattern), Some(item)) => pattern.matches(item),
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        is_item && self.methods.iter().any(|pattern| pattern.matches(method))
+    }
+}
+
+/// In words, as `one in 100ms, 60 at once; at most 4 under way, per client`.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = self.rate.map(|rate| rate.to_string());
+        let places = self.concurrency.map(|count| format!("at most {count} under way"));
+        let words: Vec<_> = rate.into_iter().chain(places).collect();
+        let per = match self.per {
+            Per::Client => "per client",
+            Per::User => "per user",
+            Per::Role => "per role",
+            Per::Upstream => "per upstream",
+            Per::Global => "for all together",
+        };
+        write!(f, "{}, {per}", words.join("; "))
+    }
 }
 
 /// Who is counted together.
@@ -156,14 +186,7 @@ impl Limits {
     /// The limits that count a request, and whose bucket it is.
     fn counting(&self, charge: &Charge<'_>, now: u64) -> Vec<(usize, &Limit, Arc<Bucket>)> {
         let own = charge.item.map(|(upstream, own)| format!("{upstream}/{own}"));
-        let counts = |limit: &Limit| {
-            let is_item = match (&limit.item, &own) {
-                (Some(pattern), Some(own)) => pattern.matches(own),
-                (Some(_), None) => false,
-                (None, _) => true,
-            };
-            is_item && limit.methods.iter().any(|pattern| pattern.matches(charge.method))
-        };
+        let counts = |limit: &Limit| limit.counts(charge.method, own.as_deref());
         let counting = self.limits.iter().enumerate().filter(|(_, limit)| counts(limit));
         let with_bucket = |(number, limit): (usize, &'_ Limit)| {
             let principal = charge.principal;

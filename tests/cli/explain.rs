@@ -711,3 +711,27 @@ fn what_is_seen_has_nothing_against_it_and_what_is_not_has_a_reason() {
         }
     }
 }
+
+#[test]
+fn what_limits_the_use_of_an_item_is_told_with_its_place() {
+    let folder = house();
+    let limits = "
+[[limits]]
+per = \"client\"
+rate = \"600/min\"
+burst = 60
+[[limits]]
+per = \"global\"
+method = \"tools/call\"
+match = \"hub/drop*\"
+concurrency = 1
+[[limits]]
+per = \"role\"
+method = \"tools/call\"
+match = \"hub/*\"
+rate = \"1/s\"
+concurrency = 4
+";
+    std::fs::write(folder.path().join("policy.toml"), POLICY.to_owned() + limits).expect("written");
+    assert_snapshot!(shown(folder.path(), &["explain", "hub/add", "--as", "ci"]));
+}

@@ -5,6 +5,7 @@
 use super::story::{About, Fact};
 use crate::app;
 use crate::config::{Config, Patterns, Role, Upstream};
+use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::pattern::Decision;
@@ -53,8 +54,26 @@ pub(super) fn of_role(
         |list: &str, at: usize| config.places.of_rule(name, key, list, at).map(str::to_owned);
     let rules = Rules { about: [About::Allowed, About::Denied], key, patterns, place: &place };
     rules.told(app::role(role).decide(kind, upstream, own), &format!("{upstream}/{own}"))
-    // What limits its use would be told of next, by its place: how much of it is left only the process knows
-    // that serves.
+}
+
+/// What limits the use of an item, for whoever may use it. How much of it is left only the process knows that
+/// serves.
+pub(super) fn of_limits(
+    config: &Config,
+    kind: Kind,
+    upstream: &UpstreamName,
+    own: &str,
+) -> Vec<Fact> {
+    let (method, item) = (Method::about(kind).as_str(), format!("{upstream}/{own}"));
+    let limits = config.limits.iter().enumerate();
+    let counting = limits.filter(|(_, limit)| limit.counts(method, Some(&item)));
+    let told = counting.map(|(at, limit)| {
+        let place = config.places.of_entry(&["limits"], at).map(str::to_owned);
+        let stands = place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
+        let text = format!("{method}: {limit}{stands}");
+        Fact { place, ..Fact::good(About::Limit, text) }
+    });
+    told.collect()
 }
 
 /// Rules for one kind, with their places.

@@ -75,6 +75,8 @@ pub(super) enum About {
     Allowed,
     /// Which rule of the role denies it.
     Denied,
+    /// How often it may be used.
+    Limit,
     /// What of a whole upstream is seen.
     Seen,
     /// Whether the upstream's instructions are told.
@@ -112,6 +114,7 @@ impl About {
             Self::Client => "client",
             Self::Allowed => "allowed",
             Self::Denied => "denied",
+            Self::Limit => "limit",
             Self::Seen => "seen",
             Self::Told => "told",
         }
@@ -125,6 +128,7 @@ impl About {
             | Self::Client
             | Self::Allowed
             | Self::Denied
+            | Self::Limit
             | Self::Seen
             | Self::Told => Failure::Denied(text),
             Self::Listed | Self::List | Self::Route => Failure::Usage(text),

@@ -8,6 +8,7 @@
 //!
 //! Knows nothing of: who is limited, and what is counted.
 
+use std::fmt;
 use std::time::Duration;
 
 /// How often, and how many at once.
@@ -35,6 +36,12 @@ impl Rate {
 
     fn tolerance(self) -> u64 {
         self.interval.saturating_mul(u64::from(self.burst))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "one in {:?}, {} at once", Duration::from_nanos(self.interval), self.burst)
     }
 }
 
