@@ -27,6 +27,7 @@ mod needed;
 mod output;
 mod read;
 mod schema;
+mod sealing;
 mod serve;
 mod signals;
 mod stdio;
