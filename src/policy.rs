@@ -140,6 +140,11 @@ impl Policy {
         anonymous.or_else(by_key).or_else(|| self.certificates.principal(name))
     }
 
+    /// Whether nobody needs credentials.
+    pub fn is_open(&self) -> bool {
+        self.anonymous.is_some()
+    }
+
     /// What a principal may use.
     pub fn role(&self, principal: &Principal) -> Arc<Role> {
         self.roles.get(&principal.role).cloned().unwrap_or_default()

@@ -12,6 +12,7 @@ mod head;
 mod incoming;
 pub(super) mod pair;
 mod resume;
+mod routes;
 mod streams;
 pub mod tls;
 mod wire;
@@ -34,6 +35,7 @@ use tracing::{debug, warn};
 use super::Door;
 use crate::policy::Certificate;
 pub use pair::{MESSAGES_PATH, STREAM_PATH};
+pub use routes::Route;
 use tls::Tls;
 use wire::Wire;
 

@@ -1,8 +1,8 @@
 //! One HTTP request: from its head to a response.
 //!
-//! The order is the promise: whom it is for and where it comes from (403), what it wants (404, 405), who
-//! sends it (401), what it says it holds (415, 406) — and only then is its body read, in bounded space
-//! and time, and looked at.
+//! The order is the promise: whom it is for and where it comes from (403), what it wants (404), who sends it
+//! (401), how (405), what it says it holds (415, 406) — and only then is its body read, in bounded space and
+//! time, and looked at.
 //!
 //! Knows nothing of: what a dialect makes of a message.
 
@@ -25,6 +25,7 @@ use super::head;
 use super::incoming::{closing, read};
 use super::pair;
 use super::resume;
+use super::routes::Route;
 use super::streams;
 use super::wire::Busy;
 use crate::downstream::answer::{Answer, Call, Way};
@@ -32,9 +33,7 @@ use crate::downstream::beside::Beside;
 use crate::downstream::modern::Exchange;
 use crate::downstream::questions::Questions;
 use crate::downstream::session::{self, InUse};
-use crate::downstream::{
-    Door, Settings, batch, encode, era, legacy, modern, modern_headers, origin,
-};
+use crate::downstream::{Door, batch, encode, era, legacy, modern, modern_headers, origin};
 use crate::gateway::Guest;
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
@@ -51,58 +50,31 @@ pub(super) async fn answer(
 ) -> Reply {
     let (parts, incoming) = request.into_parts();
     let mut reply = match admit(&door, &connection, &parts).await {
-        Ok((Path::Endpoint, guest)) => match parts.method {
+        Ok((route, _)) if !route.takes(&parts.method) => body::wrong_method(&route.allow()),
+        Ok((Route::Endpoint, guest)) => match parts.method {
             Method::POST => post(&door, &guest, &parts.headers, incoming, gone).await,
             Method::GET => get(&door, &guest, &parts.headers, gone).await,
-            Method::DELETE => delete(&door, &guest, &parts.headers),
-            _ => body::wrong_method("POST, GET, DELETE"),
+            _ => delete(&door, &guest, &parts.headers),
         },
-        Ok((Path::PairStream, guest)) => match parts.method {
-            Method::GET => pair::open(&door, guest, &parts.headers, gone).await,
-            _ => body::wrong_method("GET"),
-        },
-        Ok((Path::PairMessages, guest)) => match parts.method {
-            Method::POST => pair::post(&door, &guest, &parts, incoming).await,
-            _ => body::wrong_method("POST"),
-        },
+        Ok((Route::PairStream, guest)) => pair::open(&door, guest, &parts.headers, gone).await,
+        Ok((Route::PairMessages, guest)) => pair::post(&door, &guest, &parts, incoming).await,
         Err(reply) => *reply,
     };
     reply.body_mut().hold(busy);
     reply
 }
 
-/// What there is.
-enum Path {
-    /// Streamable HTTP, of every revision.
-    Endpoint,
-    /// The stream of the HTTP+SSE pair.
-    PairStream,
-    /// Where the messages of its clients go.
-    PairMessages,
-}
-
-impl Path {
-    fn find(settings: &Settings, path: &str) -> Option<Self> {
-        match path {
-            path if path == settings.path => Some(Self::Endpoint),
-            pair::STREAM_PATH if settings.legacy_sse => Some(Self::PairStream),
-            pair::MESSAGES_PATH if settings.legacy_sse => Some(Self::PairMessages),
-            _ => None,
-        }
-    }
-}
-
 async fn admit(
     door: &Door,
     connection: &Connection,
     parts: &Parts,
-) -> Result<(Path, Guest), Box<Reply>> {
+) -> Result<(Route, Guest), Box<Reply>> {
     let settings = &door.settings;
     origin::check(settings, &parts.uri, &parts.headers).map_err(|stranger| {
         debug!(%stranger, host = ?parts.headers.get(HOST), origin = ?parts.headers.get(ORIGIN), "a request is refused");
         body::refusal(StatusCode::FORBIDDEN, &stranger.to_string())
     })?;
-    let path = Path::find(settings, parts.uri.path())
+    let route = Route::find(settings, parts.uri.path())
         .ok_or_else(|| body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
     if door.stop.is_cancelled() {
         let text = "shutting down; connect again";
@@ -122,7 +94,7 @@ async fn admit(
         debug!(%refusal, "a client is not let in");
         body::unauthorized("a valid key is needed: send it as `Authorization: Bearer <key>`")
     })?;
-    Ok((path, guest))
+    Ok((route, guest))
 }
 
 // === POST ===
