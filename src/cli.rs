@@ -30,6 +30,7 @@ mod output;
 mod pins;
 mod read;
 mod schema;
+mod sealing;
 mod serve;
 mod signals;
 mod stdio;

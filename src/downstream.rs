@@ -154,6 +154,13 @@ impl Door {
         Arc::new(Self { gateway, settings, sessions, pairs, streams, tasks, stop })
     }
 
+    /// Every path that is served over HTTP, and what is there.
+    pub fn routes(&self) -> impl Iterator<Item = (http::Route, &str)> {
+        let settings = &self.settings;
+        let routes = http::Route::ALL.into_iter();
+        routes.flat_map(|route| route.paths(settings).map(move |path| (route, path)))
+    }
+
     /// How many legacy sessions are open.
     pub fn sessions(&self) -> usize {
         self.sessions.len() + self.pairs.len()

@@ -164,7 +164,7 @@ impl Gateway {
 
     /// Lets in the client at the other end of `weir stdio`, under a role.
     pub fn enter_locally(self: &Arc<Self>, role: &str) -> Guest {
-        self.guest(Principal::new("local", role), true)
+        self.guest(Principal::new("local", role), self.policy.is_open())
     }
 
     /// Lets in whoever holds the program and its configuration: nothing is hidden.
@@ -246,8 +246,8 @@ impl Guest {
         Owner { name: Arc::clone(&self.principal.name), clients: self.principal.share(1) }
     }
 
-    /// Whether every client would see what this one sees: no rule hides anything from it, and it
-    /// showed no credentials.
+    /// Whether every client would see what this one sees: no rule hides anything from it, it showed no
+    /// credentials, and none are needed.
     pub fn is_public(&self) -> bool {
         self.public
     }

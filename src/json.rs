@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_stands_twice_is_refused() {
+    fn s13_a_member_that_stands_twice_is_refused() {
         assert!(matches!(refusal(r#"{"a":1,"\u0061":2}"#), Malformed::Members(_)));
     }
 

@@ -214,6 +214,11 @@ impl Policy {
         &self.limits
     }
 
+    /// Whether nobody needs credentials.
+    pub fn is_open(&self) -> bool {
+        self.anonymous.is_some()
+    }
+
     /// What a principal may use.
     pub fn role(&self, principal: &Principal) -> Arc<Role> {
         self.roles.get(&principal.role)

@@ -67,4 +67,27 @@ mod tests {
         assert!(secret == secret.clone() && secret != Secret::from("hunter3"));
         assert!(secret != Secret::from("hunter") && secret.expose() == "hunter2");
     }
+
+    #[test]
+    fn s18_ids_that_nobody_can_guess_never_come_twice_and_have_no_pattern() {
+        let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
+        let count: u32 = if is_night { 1_000_000 } else { 100_000 };
+        let (mut ids, mut often) = (Vec::new(), [0_u32; 256]);
+        for _ in 0..count {
+            let id = URL_SAFE_NO_PAD.decode(&*unguessable()).expect("base64url");
+            id.iter().for_each(|byte| often[usize::from(*byte)] += 1);
+            ids.push(<[u8; 32]>::try_from(id).expect("256 bits"));
+        }
+        // Half of the bits are ones, and each byte comes equally often: to six standard deviations.
+        let bits = f64::from(count) * 256.0;
+        let ones: u32 =
+            (0_u8..=255).zip(often).map(|(byte, times)| byte.count_ones() * times).sum();
+        assert!((f64::from(ones) - bits / 2.0).abs() < 3.0 * bits.sqrt(), "{ones} of {bits}");
+        let each = bits / 8.0 / 256.0;
+        let spread: f64 = often.iter().map(|times| (f64::from(*times) - each).powi(2) / each).sum();
+        assert!((spread - 255.0).abs() < 6.0 * 510_f64.sqrt(), "{spread}");
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count as usize);
+    }
 }

@@ -1,6 +1,6 @@
 //! Tidiness is a test: floors, headers, sizes, and that the documents name what is there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -205,4 +205,59 @@ fn links_between_documents_lead_somewhere() {
         }
     }
     fail_if_any(&problems);
+}
+
+/// Where it stands which test shows which row of what an attacker would try.
+const ROWS: &str = "tests/it/security.rs";
+
+/// The rows that a test's name begins with: `s02` and `s03` in `s02_s03_what_is_listed`.
+fn rows_of(line: &str) -> Vec<String> {
+    let name = line.trim_start().trim_start_matches("async ").strip_prefix("fn ");
+    let row = |part: &str| {
+        let digits = part.strip_prefix('s')?;
+        let is_row = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_digit());
+        is_row.then(|| format!("S-{digits}"))
+    };
+    name.unwrap_or_default().split('_').map_while(row).collect()
+}
+
+#[test]
+fn every_row_of_what_an_attacker_would_try_has_its_tests_where_the_table_says() {
+    let text = read(ROWS);
+    let mut told = BTreeSet::new();
+    for row in text.lines().filter_map(|line| line.strip_prefix("//! | S-")) {
+        let cells: Vec<_> = row.split(" | ").collect();
+        for name in cells[0].split(", ").map(|name| format!("S-{}", name.trim_start_matches("S-")))
+        {
+            let files = cells[2].split('`').skip(1).step_by(2);
+            told.extend(files.map(|file| (name.clone(), file.to_owned())));
+        }
+    }
+    let mut found = BTreeSet::new();
+    for file in ["src", "tests"].iter().flat_map(|folder| rust_files(folder)) {
+        let rows: Vec<_> = read(&file).lines().flat_map(rows_of).collect();
+        found.extend(rows.into_iter().map(|row| (row, file.display().to_string())));
+    }
+    let missing = told.difference(&found);
+    let missing = missing.map(|(row, file)| format!("{file} has no test of {row}"));
+    let untold = found.difference(&told);
+    let untold = untold.map(|(row, file)| format!("{ROWS} does not tell of {row} in {file}"));
+    fail_if_any(&missing.chain(untold).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_served_is_found_in_one_table() {
+    let table = Path::new("src/downstream/http/routes.rs");
+    let mut lookups = 0;
+    let mut problems = Vec::new();
+    for file in rust_files("src/downstream").into_iter().filter(|file| file != table) {
+        for line in code_of(&read(&file)).lines() {
+            lookups += line.matches("Route::find(").count();
+            if line.contains("uri.path()") && !line.contains("Route::find(") {
+                problems.push(format!("{} looks at a path by itself: {line}", file.display()));
+            }
+        }
+    }
+    fail_if_any(&problems);
+    assert_eq!(lookups, 1, "a path is looked up once");
 }

@@ -189,7 +189,7 @@ fn what_does_not_leave_its_upstream_is_seen_by_nobody() {
 }
 
 #[test]
-fn the_first_of_two_with_one_name_is_kept_and_of_two_that_clash_neither() {
+fn s28_the_first_of_two_with_one_name_is_kept_and_of_two_that_clash_neither() {
     let mut settings = settings(&["a"]);
     settings.outlets[0].rename = vec![(Kind::Tool, "old".into(), "new".into())];
     let catalog = Catalog::new(settings);

@@ -8,6 +8,7 @@ use tracing::info;
 use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded, options};
 use super::output;
+use super::sealing;
 use super::signals::Signals;
 use crate::app::App;
 use crate::config::{self, Config};
@@ -26,6 +27,7 @@ pub(super) struct Args {
 
 /// Serves until a signal says stop, then lets what is under way end.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    sealing::seal();
     let now = Some(std::time::SystemTime::now());
     let options = config::Options { now, ..options(args.allow_anonymous_network) };
     let mut signals = Signals::new()?;

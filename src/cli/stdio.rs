@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded, is_welcome, nobody, options};
+use super::sealing;
 use super::signals::Signals;
 use crate::app::App;
 use crate::downstream::{introduction, stdio};
@@ -24,6 +25,7 @@ pub(super) struct Args {
 
 /// Serves until standard input ends or a signal says stop; then what is under way ends first.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    sealing::seal();
     // Nobody on a network can come in this way.
     let mut signals = Signals::new()?;
     let options = options(true);

@@ -14,6 +14,7 @@ pub(super) mod pair;
 mod protection;
 mod record;
 mod resume;
+mod routes;
 mod streams;
 pub mod tls;
 mod wire;
@@ -37,6 +38,7 @@ use super::Door;
 use crate::policy::Certificate;
 pub use pair::{MESSAGES_PATH, STREAM_PATH};
 pub use protection::Protection;
+pub use routes::Route;
 use tls::Tls;
 use wire::Wire;
 

@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn joining_is_injective(
+        fn s28_joining_is_injective(
             a in "[a-z][a-z0-9-]{0,8}", x in "[a-z_-]{1,12}",
             b in "[a-z][a-z0-9-]{0,8}", y in "[a-z_-]{1,12}",
         ) {
@@ -172,7 +172,7 @@ mod tests {
         }
 
         #[test]
-        fn a_name_may_belong_to_its_own_prefix_and_to_no_other(
+        fn s28_a_name_may_belong_to_its_own_prefix_and_to_no_other(
             a in "[a-z][a-z0-9-]{0,8}", b in "[a-z][a-z0-9-]{0,8}", item in ".{0,200}",
         ) {
             let naming = Naming::default();

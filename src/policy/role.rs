@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn d_p7_one_rule_less_or_one_denial_more_grants_nothing(
+        fn s05_d_p7_one_rule_less_or_one_denial_more_grants_nothing(
             mut allow in prop::collection::vec("[ab*]{0,3}/?[ab*]{0,2}", 1..4),
             deny in prop::collection::vec("[ab*]{0,2}/?[ab*]{0,2}", 0..3),
             denial in "[ab*]{0,2}/?[ab*]{0,2}",

@@ -45,6 +45,50 @@ fn a_service_whose_upstream_has_no_program_says_so_and_serves_the_others() {
     assert!(down.contains("\"gone\"") && down.contains(reason), "{down}");
 }
 
+#[test]
+fn s45_a_child_gets_its_own_environment_and_no_descriptor_of_ours() {
+    // What the process was started with, whatever the shell has made of it since; two of these signs mean one
+    // in the file.
+    let script = "cat /proc/$$$$/environ >environment; ls /proc/$$$$/fd >descriptors";
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
+        [upstreams.spy]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"{script}\"]\n\
+        env = {{ GIVEN = \"by the file\", LANG = \"C\" }}\npass_env = [\"PASSED\", \"ABSENT\"]\n"
+    );
+    let folder = folder(&config);
+    let path = std::env::var("PATH").expect("a path");
+    let mut weir = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+    weir.arg("serve").current_dir(folder.path()).env_clear().envs([
+        ("PATH", &*path),
+        ("HOME", "/nowhere"),
+        ("LANG", "xx"),
+        ("PASSED", "on"),
+        ("WEIR_KEY", "canary"),
+        ("AWS_SECRET_ACCESS_KEY", "canary"),
+        ("SSH_AUTH_SOCK", "/canary"),
+        ("LD_LIBRARY_PATH", "/canary"),
+    ]);
+    let mut weir = weir.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+    let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
+    super::serving::line_with(&mut log, "\"down\"");
+    super::serving::terminate(&weir);
+    assert!(weir.wait().expect("it ends").success());
+
+    let told = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("it ran");
+    let environment = told("environment");
+    let mut environment: Vec<_> = environment.split_terminator('\0').collect();
+    environment.sort_unstable();
+    let path = format!("PATH={path}");
+    let expected = ["GIVEN=by the file", "HOME=/nowhere", "LANG=C", "PASSED=on", &path];
+    assert_eq!(environment, expected);
+    // The same as without us: three, the shell's own, and what this test was given and hands on.
+    let ours = told("descriptors");
+    let mut plain = std::process::Command::new("/bin/sh");
+    plain.args(["-c", &script.replace("$$$$", "$$")]).current_dir(folder.path());
+    assert!(plain.status().expect("it runs").success());
+    assert_eq!(ours, told("descriptors"));
+}
+
 // === Folders without permission ===
 
 /// A folder that everybody may use, with a copy of Weir in it: tests may run as root, from a build that
@@ -80,8 +124,18 @@ impl Public {
         self.allow(name, 0o644);
     }
 
-    /// Runs Weir as somebody who is not root, and tells it all with the folder's name taken out.
+    /// Runs Weir and tells it all with the folder's name taken out.
     fn shown(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().expect("it runs");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes text");
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        let code = output.status.code().expect("it exits");
+        let told = format!("$ weir {}\n{out}{err}=> {code}\n", arguments.join(" "));
+        told.replace(&self.folder.path().display().to_string(), "")
+    }
+
+    /// Weir, as somebody who is not root.
+    fn command(&self, arguments: &[&str]) -> std::process::Command {
         let mut command = std::process::Command::new(self.path("weir-itself"));
         command.args(arguments).current_dir(self.folder.path());
         // A folder that may not be entered does not make a program that is nowhere a forbidden one.
@@ -91,12 +145,7 @@ impl Public {
             // `nobody`; groups are given up with the user.
             command.uid(65_534).gid(65_534);
         }
-        let output = command.output().expect("it runs");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes text");
-        let (out, err) = (text(output.stdout), text(output.stderr));
-        let code = output.status.code().expect("it exits");
-        let told = format!("$ weir {}\n{out}{err}=> {code}\n", arguments.join(" "));
-        told.replace(&self.folder.path().display().to_string(), "")
+        command
     }
 }
 
@@ -171,5 +220,48 @@ fn init_and_connect_need_no_standard_error_and_miss_what_they_cannot_print() {
         let err = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(74), "{arguments:?}: {err}");
         assert!(err.contains("standard output cannot be written to"), "{err}");
+    }
+}
+
+#[test]
+fn s35_a_service_and_its_children_leave_no_core_and_nobody_looks_into_its_memory() {
+    let public = Public::new();
+    public.write(
+        "weir.toml",
+        "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
+        [upstreams.spy]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"cat /proc/$$$$/limits >limits\"]\n",
+    );
+    for command in ["serve", "stdio"] {
+        let mut weir = public.command(&[command]);
+        weir.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+        let mut weir = weir.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+        if command == "stdio" {
+            let hello = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n";
+            let mut input = weir.stdin.as_ref().expect("a pipe");
+            std::io::Write::write_all(&mut input, hello).expect("it reads");
+        }
+        let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
+        super::serving::line_with(&mut log, "\"down\"");
+        let limits = |path: &Path| {
+            let limits = std::fs::read_to_string(path).expect("it can be read");
+            let core = limits.lines().find(|line| line.starts_with("Max core file size"));
+            core.expect("a line").split_whitespace().skip(4).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let process = PathBuf::from(format!("/proc/{}", weir.id()));
+        assert_eq!(limits(&process.join("limits")), ["0", "0", "bytes"], "{command}");
+        assert_eq!(limits(&public.path("limits")), ["0", "0", "bytes"], "a child of {command}");
+        // What other processes of its user may not look into belongs to root.
+        let owner = |name: &str| {
+            let file = std::fs::metadata(process.join(name)).expect("it is there");
+            std::os::unix::fs::MetadataExt::uid(&file)
+        };
+        assert_eq!([owner("environ"), owner("mem")], [0, 0], "{command}");
+        let status = std::fs::read_to_string(process.join("status")).expect("it can be read");
+        let user = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("a user");
+        assert!(!user.trim_start().starts_with("0\t"), "as root it would show nothing: {user}");
+        drop(weir.stdin.take());
+        super::serving::terminate(&weir);
+        assert!(weir.wait().expect("it ends").success());
+        std::fs::remove_file(public.path("limits")).expect("it was written");
     }
 }

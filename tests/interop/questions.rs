@@ -30,6 +30,11 @@ async fn answers(target: &[&str]) -> Vec<Value> {
             call("get-roots-list", json!({})),
         ],
     });
+    run(&steps, target).await
+}
+
+/// What a client of the TypeScript SDK v1 says of its steps.
+async fn run(steps: &Value, target: &[&str]) -> Vec<Value> {
     let mut command = Command::new(part("bin/node"));
     command.arg(script("clients/sdk1.mjs")).args(["--era", "legacy", "--wire"]).args(target);
     command.env("SCRIPT", steps.to_string()).kill_on_drop(true);
@@ -82,5 +87,42 @@ async fn a_server_whose_process_is_shared_is_refused_what_it_asks() {
     weir.logged("listed", "real").await;
     // It is told of no client that could be asked, and has no such tools then.
     assert_eq!(answers(&["http", &weir.endpoint]).await, ["refused: -32602"; 3]);
+    assert!(weir.stop().await);
+}
+
+#[tokio::test]
+async fn a_server_whose_process_is_shared_is_refused_even_if_it_asks_all_the_same() {
+    let (python, server) = (part("mcp1/bin/python"), script("python_server.py"));
+    let fleet = Fleet::plain(&format!(
+        "[naming]\nmode = \"none\"\n[upstreams.real]\ncommand = {python:?}\nargs = [{server:?}, \"stdio\"]\n"
+    ));
+    let mut weir = fleet.serve().await;
+    weir.logged("listed", "real").await;
+    let call = |name: &str, arguments: Value| json!({ "do": "call", "params": { "name": name, "arguments": arguments } });
+    let script = json!({
+        "shows": true,
+        "capabilities": { "elicitation": { "form": {} }, "sampling": {}, "roots": {} },
+        "steps": [
+            call("ask", json!({})),
+            call("sample", json!({})),
+            call("roots", json!({})),
+            call("count", json!({ "steps": 2 })),
+        ],
+    });
+    let answers = run(&script, &["http", &weir.endpoint]).await;
+    let said = |text: &str, failed: bool| json!({ "content": [{ "type": "text", "text": text }], "isError": failed });
+    let refused = |tool: &str, method: &str| {
+        let told = "Method not found: this client does not support";
+        said(&format!("Error executing tool {tool}: {told} {method}"), true)
+    };
+    let mut counted = said("counted to 2", false);
+    counted["structuredContent"] = json!({ "result": "counted to 2" });
+    let expected = [
+        refused("ask", "elicitation/create"),
+        refused("sample", "sampling/createMessage"),
+        refused("roots", "roots/list"),
+        counted,
+    ];
+    assert_eq!(answers, expected);
     assert!(weir.stop().await);
 }

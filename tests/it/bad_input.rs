@@ -131,7 +131,7 @@ async fn what_nobody_has_is_unknown_in_each_eras_words() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cursor_that_was_not_handed_out_is_refused() {
+async fn s20_a_cursor_that_was_not_handed_out_is_refused() {
     everywhere("[protocol]\npage_size = 1", hub, async |world, cell| {
         let client = world.client(cell.client).await;
         let page = client.page(Kind::Prompt, None).await;
@@ -333,7 +333,7 @@ async fn a_modern_request_without_its_context_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_header_that_does_not_say_what_the_body_says_is_refused() {
+async fn s14_n15_a_header_that_does_not_say_what_the_body_says_is_refused() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     let client = world.client(MODERN_HTTP).await;
     let inner = format!("{VERSION},{CAPABILITIES}");

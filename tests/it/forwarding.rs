@@ -284,7 +284,7 @@ async fn an_upstream_gets_its_own_headers_and_none_of_the_clients() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clients_key_reaches_no_upstream_over_any_wire() {
+async fn s16_n83_a_clients_key_reaches_no_upstream_over_any_wire() {
     let config = r#"
         [roles.staff]
         prompts.allow = ["*"]

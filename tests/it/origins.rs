@@ -66,7 +66,7 @@ async fn statuses(client: &Client, name: hyper::header::HeaderName, values: &[&s
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_for_another_host_is_forbidden_on_every_route() {
+async fn s11_a_request_for_another_host_is_forbidden_on_every_route() {
     let world = World::start(hub(MODERN_HTTP), &with_pair("")).await;
     let before = world.requests();
     for side in [MODERN_HTTP, LEGACY_HTTP] {
@@ -83,7 +83,54 @@ async fn a_request_for_another_host_is_forbidden_on_every_route() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_from_another_origin_is_forbidden_on_every_route() {
+async fn s12_a_host_decides_whether_and_never_what() {
+    let world = World::start(hub(MODERN_HTTP), &with_pair("")).await;
+    let before = world.requests();
+    let client = world.client(MODERN_HTTP).await;
+    let plain = statuses(&client, HOST, &[AUTHORITY]).await;
+    // Glued into a URL, each of them would lead elsewhere.
+    let ends = [
+        "/mcp",
+        "/sse",
+        "/x?y#",
+        "/../elsewhere",
+        "?",
+        "?/sse",
+        "#",
+        "#/mcp",
+        "@evil.test",
+        ":80/x",
+        "\\sse",
+        "%2fsse",
+        "%00",
+        "%23",
+        ",evil.test",
+        ";x",
+        "'",
+        "\"",
+        "[",
+        "{",
+        "|",
+    ];
+    let mut tried = 0;
+    for base in [AUTHORITY, "localhost"] {
+        for end in ends {
+            let host = format!("{base}{end}");
+            assert_eq!(statuses(&client, HOST, &[&host]).await, [403; 8], "{host}");
+            tried += 1;
+        }
+        // The same in other words.
+        let host = base.to_uppercase();
+        assert_eq!(statuses(&client, HOST, &[&host]).await, plain, "{host}");
+    }
+    assert!(tried >= 40);
+    assert_eq!(world.requests(), before);
+    drop(client);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn s11_a_request_from_another_origin_is_forbidden_on_every_route() {
     let world = World::start(hub(MODERN_HTTP), &with_pair("")).await;
     let before = world.requests();
     for side in [MODERN_HTTP, LEGACY_HTTP] {

@@ -46,7 +46,7 @@ async fn what_is_denied_is_not_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_denied_is_answered_like_what_is_unknown_and_asked_of_nobody() {
+async fn s37_what_is_denied_is_answered_like_what_is_unknown_and_asked_of_nobody() {
     everywhere(GUEST, hub, async |world, cell| {
         let client = world.client_as("guest", cell.client).await;
         for (what, reply) in ask(&client, "a").await {

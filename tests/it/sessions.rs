@@ -65,7 +65,7 @@ async fn an_unknown_session_is_not_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_of_another_principal_is_not_found() {
+async fn s18_a_session_of_another_principal_is_not_found() {
     let config = r#"
         [roles.ann]
         prompts.allow = ["*"]
@@ -127,7 +127,7 @@ async fn an_idle_session_ends_and_a_used_one_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_longest_idle_session_makes_room_for_the_thirty_third() {
+async fn s54_the_longest_idle_session_makes_room_for_the_thirty_third() {
     let world = World::start(hub(MODERN_HTTP), "[roles.ann]\nprompts.allow = [\"*\"]\n").await;
     let mut clients = Vec::new();
     for _ in 0..32 {
@@ -145,7 +145,7 @@ async fn the_longest_idle_session_makes_room_for_the_thirty_third() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_without_credentials_have_the_sessions_of_sixteen() {
+async fn s54_clients_without_credentials_have_the_sessions_of_sixteen() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     let mut clients = Vec::new();
     for number in 1..=16 * 32 {

@@ -338,7 +338,7 @@ const CHANGES: usize = 6;
 const APART: std::time::Duration = std::time::Duration::from_secs(2);
 
 #[tokio::test(start_paused = true)]
-async fn d_p3_what_is_listed_is_reached_and_what_is_not_is_neither() {
+async fn s02_s03_d_p3_what_is_listed_is_reached_and_what_is_not_is_neither() {
     let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
     let wanted = if is_night { NIGHTLY_CASES } else { CASES };
     let (mut cases, mut seen, mut seed) = (0, 0, 0);
@@ -359,7 +359,7 @@ async fn d_p3_what_is_listed_is_reached_and_what_is_not_is_neither() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_p24_who_sees_a_change_hears_of_it_and_who_does_not_hears_nothing() {
+async fn s49_d_p24_who_sees_a_change_hears_of_it_and_who_does_not_hears_nothing() {
     let (mut cases, mut dice) = (0, Dice(7));
     for (side, seed) in sides().chain(sides()).zip(1_000..) {
         let mut scene = Scene::roll(seed).await;

@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use weir::app::App;
 use weir::audit::{Audit, Writer};
 use weir::config::{Config, Options};
+use weir::downstream::http::Route;
 use weir::upstream::dial::{Child, Command, Dial, Stream};
 
 use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Wire, matrix};
@@ -158,6 +159,11 @@ impl World {
     /// How many legacy sessions over HTTP are open.
     pub(crate) fn sessions(&self) -> usize {
         self.app.door().sessions()
+    }
+
+    /// What is served over HTTP, and where.
+    pub(crate) fn routes(&self) -> Vec<(Route, String)> {
+        self.app.door().routes().map(|(route, path)| (route, path.to_owned())).collect()
     }
 
     /// A client without credentials.

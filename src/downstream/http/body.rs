@@ -133,9 +133,9 @@ pub(super) fn later(text: &str, retry_after: Duration) -> Reply {
 }
 
 /// A refusal of a method, with those that are there.
-pub(super) fn wrong_method(allowed: &'static str) -> Reply {
+pub(super) fn wrong_method(allowed: &str) -> Reply {
     let reply = refusal(StatusCode::METHOD_NOT_ALLOWED, "this method is not served here");
-    with_header(reply, ALLOW, HeaderValue::from_static(allowed))
+    with_header(reply, ALLOW, HeaderValue::from_str(allowed).expect("methods are plain words"))
 }
 
 /// One answer as JSON.

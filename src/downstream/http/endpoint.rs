@@ -1,8 +1,8 @@
 //! One HTTP request: from its head to a response.
 //!
-//! The order is the promise: whom it is for and where it comes from (403), what it wants (404, 405), who
-//! sends it (401, 403), what it says it holds (415, 406) — and only then is its body read, in bounded space
-//! and time, and looked at.
+//! The order is the promise: whom it is for and where it comes from (403), what it wants (404), who sends it
+//! (401, 403), how (405), what it says it holds (415, 406) — and only then is its body read, in bounded space and
+//! time, and looked at.
 //!
 //! Knows nothing of: what a dialect makes of a message.
 
@@ -28,6 +28,7 @@ use super::pair;
 use super::protection;
 use super::record;
 use super::resume;
+use super::routes::Route;
 use super::streams;
 use super::wire::Busy;
 use crate::audit::Record;
@@ -36,9 +37,7 @@ use crate::downstream::beside::Beside;
 use crate::downstream::modern::Exchange;
 use crate::downstream::questions::Questions;
 use crate::downstream::session::{self, InUse};
-use crate::downstream::{
-    Door, Settings, batch, encode, era, legacy, modern, modern_headers, origin,
-};
+use crate::downstream::{Door, batch, encode, era, legacy, modern, modern_headers, origin};
 use crate::gateway::Guest;
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
@@ -56,46 +55,20 @@ pub(super) async fn answer(
     let (parts, incoming) = request.into_parts();
     let record = record::begin(&door, &connection, &parts);
     let mut reply = match admit(&door, &connection, &parts, &record).await {
-        Ok((Path::Endpoint, guest)) => match parts.method {
+        Ok((route, _)) if !route.takes(&parts.method) => body::wrong_method(&route.allow()),
+        Ok((Route::Endpoint, guest)) => match parts.method {
             Method::POST => post(&door, &guest, &parts.headers, incoming, gone).await,
             Method::GET => get(&door, &guest, &parts.headers, gone).await,
-            Method::DELETE => delete(&door, &guest, &parts.headers),
-            _ => body::wrong_method("POST, GET, DELETE"),
+            _ => delete(&door, &guest, &parts.headers),
         },
-        Ok((Path::PairStream, guest)) => match parts.method {
-            Method::GET => pair::open(&door, guest, &parts.headers, gone).await,
-            _ => body::wrong_method("GET"),
-        },
-        Ok((Path::PairMessages, guest)) => match parts.method {
-            Method::POST => pair::post(&door, &guest, &parts, incoming).await,
-            _ => body::wrong_method("POST"),
-        },
+        Ok((Route::PairStream, guest)) => pair::open(&door, guest, &parts.headers, gone).await,
+        Ok((Route::PairMessages, guest)) => pair::post(&door, &guest, &parts, incoming).await,
+        Ok((Route::Metadata, _)) => protection::metadata(&door.settings),
         Err(reply) => *reply,
     };
     record::end(record, &mut reply);
     reply.body_mut().hold(busy);
     reply
-}
-
-/// What there is.
-pub(super) enum Path {
-    /// Streamable HTTP, of every revision.
-    Endpoint,
-    /// The stream of the HTTP+SSE pair.
-    PairStream,
-    /// Where the messages of its clients go.
-    PairMessages,
-}
-
-impl Path {
-    pub(super) fn find(settings: &Settings, path: &str) -> Option<Self> {
-        match path {
-            path if path == settings.path => Some(Self::Endpoint),
-            pair::STREAM_PATH if settings.legacy_sse => Some(Self::PairStream),
-            pair::MESSAGES_PATH if settings.legacy_sse => Some(Self::PairMessages),
-            _ => None,
-        }
-    }
 }
 
 /// Lets a request in. What needs no credentials is answered here.
@@ -104,18 +77,21 @@ async fn admit(
     connection: &Connection,
     parts: &Parts,
     record: &Record,
-) -> Result<(Path, Guest), Box<Reply>> {
+) -> Result<(Route, Guest), Box<Reply>> {
     let settings = &door.settings;
     origin::check(settings, &parts.uri, &parts.headers).map_err(|stranger| {
         debug!(%stranger, host = ?parts.headers.get(HOST), origin = ?parts.headers.get(ORIGIN), "a request is refused");
         body::refusal(StatusCode::FORBIDDEN, &stranger.to_string())
     })?;
     protection::check_query(parts)?;
-    if let Some(document) = protection::metadata(settings, parts) {
-        return Err(document.into());
-    }
-    let path = Path::find(settings, parts.uri.path())
+    let route = Route::find(settings, parts.uri.path())
         .ok_or_else(|| body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
+    if route == Route::Metadata {
+        return Err(match route.takes(&parts.method) {
+            true => protection::metadata(settings).into(),
+            false => body::wrong_method(&route.allow()).into(),
+        });
+    }
     if door.stop.is_cancelled() {
         let text = "shutting down; connect again";
         return Err(closing(body::refusal(StatusCode::SERVICE_UNAVAILABLE, text)).into());
@@ -134,13 +110,13 @@ async fn admit(
         debug!(%refusal, "a client is not let in");
         protection::refuse(settings, &refusal)
     })?;
-    if let (&Method::POST, Path::Endpoint, Some(wait)) = (&parts.method, &path, guest.overrun())
+    if let (&Method::POST, Route::Endpoint, Some(wait)) = (&parts.method, &route, guest.overrun())
         && !is_expected(door, &guest, &parts.headers)
     {
         debug!(client = %guest.principal().name, "a request is refused unread");
         return Err(too_many(wait).into());
     }
-    Ok((path, guest.recorded(record.clone())))
+    Ok((route, guest.recorded(record.clone())))
 }
 
 fn too_many(retry_after: Duration) -> Reply {

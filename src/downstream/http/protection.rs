@@ -8,9 +8,9 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use hyper::StatusCode;
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::http::request::Parts;
-use hyper::{Method, StatusCode};
 
 use super::body::{self, Reply};
 use crate::downstream::answer::Answer;
@@ -31,6 +31,11 @@ pub struct Protection {
 }
 
 impl Protection {
+    /// The paths at which the document is.
+    pub(super) fn paths(&self) -> &[String] {
+        &self.paths
+    }
+
     /// What clients are told of the endpoint at `origin`, which clients reach under `path` there and whose
     /// requests come in under `local_path`.
     ///
@@ -67,18 +72,12 @@ impl Protection {
     }
 }
 
-/// Answers a request for the metadata, which needs no credentials; `None` if it is for something else.
-pub(super) fn metadata(settings: &Settings, parts: &Parts) -> Option<Reply> {
-    let protection = settings.protection.as_ref()?;
-    let path = parts.uri.path();
-    if !path.starts_with(METADATA_PATH) || !protection.paths.iter().any(|known| known == path) {
-        return None;
+/// The metadata, which everybody may read; hyper leaves the body of an answer to HEAD out.
+pub(super) fn metadata(settings: &Settings) -> Reply {
+    match &settings.protection {
+        Some(protection) => body::document(protection.document.clone()),
+        None => body::empty(StatusCode::NOT_FOUND),
     }
-    Some(match parts.method {
-        // hyper leaves the body of an answer to HEAD out.
-        Method::GET | Method::HEAD => body::document(protection.document.clone()),
-        _ => body::wrong_method("GET"),
-    })
 }
 
 /// Refuses a request that has a token in its URL, where logs and histories keep it (spec 2026-07-28,

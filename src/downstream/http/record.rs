@@ -8,7 +8,7 @@ use hyper::http::request::Parts;
 
 use super::Connection;
 use super::body::Reply;
-use super::endpoint::Path;
+use super::routes::Route;
 use crate::audit::{Ending, Outcome, Record, Wire};
 use crate::downstream::answer::Failure;
 use crate::downstream::recording::Streaming;
@@ -16,9 +16,9 @@ use crate::downstream::{Door, origin};
 
 /// Begins the record of a request whose head is there.
 pub(super) fn begin(door: &Door, connection: &Connection, parts: &Parts) -> Record {
-    let wire = match Path::find(&door.settings, parts.uri.path()) {
-        Some(Path::PairStream | Path::PairMessages) => Wire::Sse,
-        Some(Path::Endpoint) | None => Wire::Http,
+    let wire = match Route::find(&door.settings, parts.uri.path()) {
+        Some(Route::PairStream | Route::PairMessages) => Wire::Sse,
+        Some(Route::Endpoint | Route::Metadata) | None => Wire::Http,
     };
     let from = connection.peer.map(|peer| peer.ip().to_canonical());
     let record = door.settings.audit.begin(wire, from);
