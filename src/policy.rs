@@ -197,6 +197,11 @@ impl Policy {
                     None => refusal,
                 })
             }
+            // Not counted, since it was not guessed; but who guesses must not learn by it which ones were good.
+            Err(Refusal::Expired) => Err(match self.limits.failed_logins(arrival.from) {
+                Some(retry_after) => Refusal::TooMany { retry_after },
+                None => Refusal::Expired,
+            }),
             entered => entered,
         }
     }

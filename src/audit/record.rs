@@ -245,6 +245,17 @@ impl Record {
         Ok(())
     }
 
+    /// The same without waiting.
+    pub fn reserve_at_once(&self) -> Result<(), Unrecorded> {
+        let Some(open) = self.must() else { return Ok(()) };
+        if open.audit.is_failing() {
+            return Err(Unrecorded);
+        }
+        let place = open.audit.queue.clone().try_reserve_owned().map_err(|_| Unrecorded)?;
+        self.draft(|draft| draft.place = Some(place));
+        Ok(())
+    }
+
     /// The request is about to go to an upstream. Where a record is a must, waits until a line that says so is in
     /// the file.
     pub async fn admit(&self) -> Result<(), Unrecorded> {

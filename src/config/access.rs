@@ -123,6 +123,10 @@ pub(super) fn roles_and_clients(
         if !value::is_plain_name(name) {
             t.object_to_all(value::bad_plain_name(name));
         }
+        if OWN_NAMES.contains(&&**name) {
+            let what = format!("{name:?} is what Weir calls somebody without a key");
+            t.object_to_all(Complaint::new(what, "give the client another name"));
+        }
         let (client, own) = client(name, t, &roles, upstreams);
         for hash in &client.key_sha256 {
             if let Some(owner) = hashes.insert(*hash, name.to_string()) {
@@ -392,3 +396,6 @@ const OWN_ROLE: &str = "client:";
 
 /// The role that exists without being written: one person, one machine.
 pub(super) const LOCAL_ROLE: &str = "local";
+
+/// Whom Weir itself calls so, in its policy and its records.
+const OWN_NAMES: [&str; 3] = ["anonymous", "local", "operator"];

@@ -12,17 +12,19 @@ use super::parking::Request;
 use super::rounds::state_of;
 use super::{Fault, Guest};
 use crate::catalog::Target;
-use crate::json::Object;
+use crate::json::{self, Object};
 use crate::mcp::call::{Ask, Method};
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
-use crate::mcp::revision::Revision;
+use crate::mcp::revision::{Era, Revision};
 use crate::policy::limits::{Charge, Limits, Permit, Refused};
 
 impl Guest {
-    /// Lets a request begin, if there is room for its record where it is to have one, and charges the limits for it. The permit is to be kept until it has been answered.
+    /// Lets a request begin, if there is room for its record where it must have one, and charges the limits for
+    /// it. The permit is to be kept until it has been answered.
     ///
     /// A further round of a call that waits here was charged when the call began; where the round goes to an
-    /// upstream that keeps its calls itself it is a call like any other.
+    /// upstream that keeps its calls itself it is a call like any other. Only modern requests have rounds: to a
+    /// legacy one a state means nothing, so it saves it nothing.
     pub async fn admit(
         &self,
         revision: Revision,
@@ -31,7 +33,7 @@ impl Guest {
     ) -> Result<Permit, Fault> {
         self.reserve().await?;
         let Some(limits) = self.limits() else { return Ok(Permit::unlimited()) };
-        if self.goes_on(method, params) {
+        if revision.era() == Era::Modern && self.goes_on(method, params) {
             let target = self.item(revision, method, params).await;
             return Ok(limits.readmit(&self.charge(method, target.as_deref())));
         }
@@ -42,12 +44,24 @@ impl Guest {
         self.charged(limits, method, target.as_deref())
     }
 
-    /// The same for a request that is about no item.
+    /// The same for a request that is about no item, without waiting.
     pub fn admit_at_once(&self, method: &str) -> Result<Permit, Fault> {
+        self.reserve_at_once()?;
         match self.limits() {
             Some(limits) => self.charged(limits, method, None),
             None => Ok(Permit::unlimited()),
         }
+    }
+
+    /// Charges one of the resources that a listen names: by the limits on subscribing, on what it subscribes to and
+    /// on whose it is. Those on requests as such have counted the listen.
+    pub async fn admit_part(&self, uri: &str) -> Result<Permit, Fault> {
+        let Some(limits) = self.limits() else { return Ok(Permit::unlimited()) };
+        let mut params = Object::new();
+        params.set("uri", json::quote(uri));
+        let target = self.item(Revision::NEWEST, SUBSCRIBE, &params).await;
+        let charge = Charge { is_part: true, ..self.charge(SUBSCRIBE, target.as_deref()) };
+        self.charged_for(limits, &charge)
     }
 
     /// Whether so many of its requests have been refused that the next need not be read: then how long it has to
@@ -68,7 +82,12 @@ impl Guest {
         method: &str,
         target: Option<&Target>,
     ) -> Result<Permit, Fault> {
-        limits.admit(&self.charge(method, target)).map_err(|Refused { retry_after, limit }| {
+        self.charged_for(limits, &self.charge(method, target))
+    }
+
+    fn charged_for(&self, limits: &Limits, charge: &Charge<'_>) -> Result<Permit, Fault> {
+        limits.admit(charge).map_err(|Refused { retry_after, limit }| {
+            let method = charge.method;
             tracing::debug!(client = %self.principal.name, method, limit, "a limit is reached");
             Fault::TooMany { retry_after }
         })
@@ -76,7 +95,7 @@ impl Guest {
 
     fn charge<'a>(&'a self, method: &'a str, target: Option<&'a Target>) -> Charge<'a> {
         let item = target.map(|target| (&target.upstream, &*target.own));
-        Charge { method, principal: &self.principal, from: self.from, item }
+        Charge { method, principal: &self.principal, from: self.from, item, is_part: false }
     }
 
     /// Whether it brings answers to a call that waits for them.

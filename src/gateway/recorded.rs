@@ -25,6 +25,11 @@ impl Guest {
         self.record.reserve().await.map_err(|_| Fault::Unrecorded)
     }
 
+    /// The same without waiting.
+    pub(super) fn reserve_at_once(&self) -> Result<(), Fault> {
+        self.record.reserve_at_once().map_err(|_| Fault::Unrecorded)
+    }
+
     /// Something is about to go to an upstream; where it must be recorded, it is now.
     pub(super) async fn record_sending(&self) -> Result<(), Fault> {
         self.record.admit().await.map_err(|_| Fault::Unrecorded)

@@ -76,9 +76,12 @@ impl Guest {
                     true => answers(asked.questions(), &responses),
                     false => Err(bad_state()),
                 };
+                // First, so that nothing is taken whose answers cannot be recorded.
+                if parking.waits_for(&self.principal, &request, &state) {
+                    self.record_sending().await?;
+                }
                 let taken = parking.take(&self.principal, &request, &state, read);
                 let (asked, answers) = taken.ok_or_else(bad_state)??;
-                self.record_sending().await?;
                 asked.answer(answers, caller).await?
             }
         };

@@ -50,6 +50,12 @@ impl Limit {
         };
         is_item && self.methods.iter().any(|pattern| pattern.matches(method))
     }
+
+    /// Whether it counts every request of whoever it counts together, so that it has counted a listen as a whole.
+    fn is_of_all(&self) -> bool {
+        let all = self.methods.iter().any(|pattern| pattern.as_str() == "*");
+        all && self.item.is_none() && self.per != Per::Upstream
+    }
 }
 
 /// In words, as `one in 100ms, 60 at once; at most 4 under way, per client`.
@@ -96,6 +102,8 @@ pub struct Charge<'a> {
     /// The item that it is about, if it is about one that its client can reach: the upstream, and the original name or
     /// URI.
     pub item: Option<(&'a UpstreamName, &'a str)>,
+    /// Whether it is a part of a request that was charged as such: then limits on all requests do not count it.
+    pub is_part: bool,
 }
 
 /// Not now. Nothing was taken.
@@ -186,7 +194,10 @@ impl Limits {
     /// The limits that count a request, and whose bucket it is.
     fn counting(&self, charge: &Charge<'_>, now: u64) -> Vec<(usize, &Limit, Arc<Bucket>)> {
         let own = charge.item.map(|(upstream, own)| format!("{upstream}/{own}"));
-        let counts = |limit: &Limit| limit.counts(charge.method, own.as_deref());
+        let counts = |limit: &Limit| {
+            let is_new = !charge.is_part || !limit.is_of_all();
+            is_new && limit.counts(charge.method, own.as_deref())
+        };
         let counting = self.limits.iter().enumerate().filter(|(_, limit)| counts(limit));
         let with_bucket = |(number, limit): (usize, &'_ Limit)| {
             let principal = charge.principal;
@@ -225,14 +236,14 @@ impl Limits {
         if self.limits.is_empty() {
             return None;
         }
-        let (table, who) = self.whose(principal, principal.client(), from);
+        let (table, who) = self.whose(principal, principal.user(), from);
         let bucket = table.find(&Key { limit: self.limits.len() + REFUSALS, who })?;
         let wait = bucket.lock().gcra.wait(refusals(), self.now());
         (!wait.is_zero()).then_some(wait)
     }
 
     fn count_refusal(&self, principal: &Principal, from: Option<IpAddr>, now: u64) {
-        let (table, who) = self.whose(principal, principal.client(), from);
+        let (table, who) = self.whose(principal, principal.user(), from);
         self.count(table, Key { limit: self.limits.len() + REFUSALS, who }, refusals(), now);
     }
 
@@ -240,6 +251,13 @@ impl Limits {
     pub fn count_failed_login(&self, from: Option<IpAddr>) -> Option<Duration> {
         let key = Key { limit: self.limits.len() + LOGINS, who: Who::at(from?) };
         self.count(&self.strangers, key, logins(), self.now())
+    }
+
+    /// How long credentials from an address have to wait, since too many that nobody has came from there.
+    pub fn failed_logins(&self, from: Option<IpAddr>) -> Option<Duration> {
+        let key = Key { limit: self.limits.len() + LOGINS, who: Who::at(from?) };
+        let wait = self.strangers.find(&key)?.lock().gcra.wait(logins(), self.now());
+        (!wait.is_zero()).then_some(wait)
     }
 
     /// Charges a bucket, or tells how long it has to wait for that.

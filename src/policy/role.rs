@@ -1,6 +1,7 @@
 //! What a role may use: patterns over `<upstream>/<original name>`, per kind.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::mcp::kind::Kind;
@@ -75,12 +76,14 @@ pub(super) struct Roles {
     named: HashMap<Arc<str>, Arc<Role>>,
     /// By the sorted names, joined: no role of the configuration has a `+` in its name.
     joined: RwLock<HashMap<Arc<str>, Arc<Role>>>,
+    /// Whether it has been told that there is no room for another combination.
+    is_full: AtomicBool,
 }
 
 impl Roles {
     pub(super) fn new(named: impl IntoIterator<Item = (String, Role)>) -> Self {
         let named = named.into_iter().map(|(name, role)| (name.into(), Arc::new(role)));
-        Self { named: named.collect(), joined: RwLock::default() }
+        Self { named: named.collect(), joined: RwLock::default(), is_full: AtomicBool::new(false) }
     }
 
     /// What a role may use; nothing if nobody defines it.
@@ -113,6 +116,11 @@ impl Roles {
         }
         let mut joined = self.joined.write().unwrap_or_else(PoisonError::into_inner);
         if joined.len() >= MAX_JOINED && !joined.contains_key(&name) {
+            if !self.is_full.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    "{MAX_JOINED} combinations of roles are in use: whoever has another one is refused until a restart"
+                );
+            }
             return None;
         }
         joined.insert(Arc::clone(&name), union.into());

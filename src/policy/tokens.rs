@@ -217,7 +217,9 @@ impl Tokens {
         let subject = claims::judge(settings, &token.claims, now)?;
         let role = self.roles.join(&subject.roles).ok_or(Refusal::TooManyRoles)?;
         let name = format!("{}/{}", settings.name, subject.user).into();
-        let principal = Principal { name, role, application: subject.application };
+        // Under its provider's name: it says so itself, and must not be taken for somebody else.
+        let application = subject.application.map(|it| format!("{}/{it}", settings.name).into());
+        let principal = Principal { name, role, application };
         Ok(Good { principal, until: subject.until, provider: at, generation })
     }
 }

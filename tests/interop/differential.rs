@@ -152,11 +152,11 @@ const fn era(of: Era) -> &'static str {
     }
 }
 
-/// Weir before one server, whose names stay as they are.
+/// Weir before one server, whose names stay as they are, and which is asked for prompts without their arguments, too.
 fn fleet(upstream: &str, of: Era) -> Fleet {
     let of = era(of);
     Fleet::plain(&format!(
-        "[naming]\nmode = \"none\"\n[upstreams.real]\n{upstream}\nera = {of:?}\n"
+        "[naming]\nmode = \"none\"\n[guard]\narguments = \"off\"\n[upstreams.real]\n{upstream}\nera = {of:?}\n"
     ))
 }
 

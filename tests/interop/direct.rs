@@ -246,7 +246,9 @@ async fn compare(
 async fn compare_all(servers: &[Server], rest: &str) {
     let configuration: Vec<_> =
         servers.iter().map(|server| server.configuration() + rest).collect();
-    let fleet = Fleet::new(&configuration.concat());
+    // What a server says to a prompt without its arguments is compared, too.
+    let guard = "[guard]\narguments = \"off\"\n";
+    let fleet = Fleet::new(&(configuration.concat() + guard));
     let mut command = fleet.command(&["stdio"]);
     command.stderr(Stdio::piped());
     let mut weir = Pipe::open(command, Modern).await;

@@ -11,6 +11,7 @@ use crate::cell::{
     CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, Wire,
 };
 use crate::client::{Client, Reply, named, object, set};
+use crate::upstream::Script;
 use crate::world::{World, everywhere, hub, key_of, pass, settle, with_pair};
 
 /// Ten a second for each client.
@@ -441,6 +442,28 @@ async fn a_listen_has_its_place_as_long_as_it_lasts() {
         ears.cancel().await;
         settle().await;
         drop(client.listen().await);
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s38_what_a_listen_names_is_subscribed_to_like_anything_else() {
+    let config = "[[limits]]\nper = \"client\"\nmethod = \"resources/subscribe\"\nrate = \"1/h\"\nburst = 1\n\
+                  [[limits]]\nper = \"client\"\nrate = \"2/h\"\nburst = 2";
+    let both = ["file:///a", "file:///b"];
+    for side in [MODERN_HTTP, MODERN_STDIO] {
+        let scripts = vec![("hub", Script::full(MODERN_HTTP).subscribable())];
+        let world = World::start(scripts, config).await;
+        let client = world.client(side).await;
+        let (ears, honored) = client.follow(&both).await;
+        assert_eq!(honored.len(), 1, "{side}: {honored:?}");
+        // Its parts count where subscribing is limited; as a request it counted once.
+        let (more, honored) = client.follow(&both).await;
+        assert_eq!(honored, [""; 0], "{side}");
+        retry_after(&client.request("prompts/list", "{}").await);
+        ears.cancel().await;
+        more.cancel().await;
         drop(client);
         world.close().await;
     }

@@ -20,7 +20,7 @@
 //! | S-35 | no core file holds a secret, and no process of the same user looks into memory | `tests/cli/surroundings.rs` |
 //! | S-36 | no key is found by how long its refusal takes | `src/policy/keys.rs` |
 //! | S-37 | denied and unknown are one, in words and in time | `tests/it/policy.rs`, `tests/it/security.rs` |
-//! | S-38 | no limit is evaded | `src/policy/limits/table.rs`, `tests/it/limits_per_client.rs` |
+//! | S-38 | no limit is evaded | `src/policy/limits/table.rs`, `tests/it/limits_per_client.rs`, `tests/it/questions/limited.rs` |
 //! | S-45 | a child gets its own environment and no descriptor of ours | `tests/cli/surroundings.rs` |
 //! | S-49 | nobody hears of what is another's | `tests/it/security.rs`, `tests/it/sight.rs` |
 //! | S-54 | a flood of sessions costs others nothing | `tests/it/security.rs`, `tests/it/sessions.rs` |

@@ -970,3 +970,13 @@ fn a_provider_that_gives_no_role_is_a_warning_and_one_closes_the_door() {
     let config = config(&text("default_role = \"local\""));
     assert_eq!((config.warnings, config.auth.anonymous), (vec![], false));
 }
+
+#[test]
+fn no_client_is_called_what_weir_calls_somebody_without_a_key() {
+    for name in ["anonymous", "local", "operator"] {
+        let text =
+            format!("{HOUSE}[clients.{name}]\nkey_sha256 = [\"{:064x}\"]\nrole = \"local\"\n", 7);
+        let told = parse(&text).unwrap_err().to_string();
+        assert!(told.contains("give the client another name"), "{told}");
+    }
+}

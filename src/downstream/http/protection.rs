@@ -125,7 +125,7 @@ pub(super) fn refuse(settings: &Settings, refusal: &Refusal) -> Reply {
 pub(super) fn refuse_malformed(settings: &Settings) -> Reply {
     let (protection, status) = (settings.protection.as_ref(), StatusCode::UNAUTHORIZED);
     let text = "the Authorization header must hold one bearer token";
-    challenged(protection, status, Some("invalid_request"), None, text)
+    challenged(protection, status, Some("invalid_token"), None, text)
 }
 
 fn challenged(

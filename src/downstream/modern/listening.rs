@@ -40,7 +40,7 @@ pub(in crate::downstream) struct Listening {
     abilities: Abilities,
     listen: Listen,
     _slot: Slot,
-    _permit: Arc<Permit>,
+    _permit: Permit,
     _record: Streaming,
 }
 
@@ -69,9 +69,7 @@ pub(super) fn listen(
     let slot = streams.open(guest.principal()).ok_or_else(|| encode::too_busy(STREAM_RETRY))?;
     let subscriptions = guest.subscriptions(&TaskNews::default());
     let listen = guest.listen(&subscriptions, revision);
-    let permit = Arc::new(permit);
-    let subscribing =
-        subscribe(guest.clone(), Arc::clone(&permit), subscriptions, resources, tasks);
+    let subscribing = subscribe(guest.clone(), subscriptions, resources, tasks);
     Ok(Listening {
         id: id.clone(),
         topics,
@@ -110,7 +108,6 @@ fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, Refused> {
 /// about, what is not there, and what its upstream does not tell of.
 async fn subscribe(
     guest: Guest,
-    permit: Arc<Permit>,
     subscriptions: Arc<Subscriptions>,
     resources: Vec<Box<str>>,
     tasks: Vec<Box<str>>,
@@ -119,7 +116,11 @@ async fn subscribe(
         // The listen's own record tells of what it will hear; each resource that it will not has one.
         let guest = guest.recorded(guest.record().another());
         guest.record().of_method(LISTEN);
-        let outcome = match guest.subscribe(&permit, &subscriptions, uri).await {
+        let subscribed = match guest.admit_part(uri).await {
+            Ok(permit) => guest.subscribe(&permit, &subscriptions, uri).await,
+            Err(fault) => Err(fault),
+        };
+        let outcome = match subscribed {
             Ok(Subscribed::Agreed) => {
                 guest.record().forget();
                 return Some(json::quote(uri));

@@ -15,7 +15,7 @@ fn principal(name: &str) -> Principal {
 }
 
 fn charge<'a>(principal: &'a Principal, method: &'a str) -> Charge<'a> {
-    Charge { method, principal, from: None, item: None }
+    Charge { method, principal, from: None, item: None, is_part: false }
 }
 
 /// How many of so many requests are admitted and end at once.

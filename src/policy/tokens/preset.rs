@@ -66,6 +66,8 @@ impl Preset {
             // Only its access tokens name the client in this way.
             Self::Okta => claims.has("cid"),
             // An ID token may be bound to the request or the token beside it (OpenID Connect Core, 2).
+            // Its access tokens name the application that asked for them, in either version.
+            Self::Entra if !claims.has("azp") && !claims.has("appid") => false,
             Self::Generic | Self::Entra | Self::Auth0 => {
                 !claims.has("nonce") && !claims.has("at_hash") && !claims.has("c_hash")
             }

@@ -122,3 +122,30 @@ async fn an_answer_reaches_its_call_although_its_client_is_over_every_limit() {
         world.close().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn s38_a_state_saves_a_request_of_another_era_nothing() {
+    let world = World::start(hub(LEGACY_HTTP), ONE).await;
+    let upstream = world.upstream("hub");
+    let (modern, legacy) = (
+        world.client_declaring(MODERN_HTTP, ALL).await,
+        world.client_declaring(LEGACY_HTTP, ALL).await,
+    );
+    let mut held = upstream.hold(CALL.0);
+    let mut talk = Talk::start(&modern, CALL);
+    let call = put(upstream, held.next().await, &[("q", FORM)]);
+    let key = talk.asked(1).await.remove(0).key;
+    let state = talk.state.clone().expect("a state");
+    // In a session a state means nothing: it is one more call, and there is none left.
+    for _ in 0..3 {
+        let again = legacy.request(CALL.0, &retry(CALL, &state, &[(&key, FORM.answer)])).await;
+        assert_eq!(again.code(), 4290);
+    }
+    assert_eq!(upstream.count(CALL.0), 1);
+    talk.answer(&[(&key, FORM.answer)]).await;
+    let (call, _) = hear(upstream, &mut held, call, &["q"], 0).await;
+    talk.end(call, upstream).await;
+    drop(modern);
+    drop(legacy);
+    world.close().await;
+}

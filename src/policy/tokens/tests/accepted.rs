@@ -9,7 +9,7 @@ use crate::policy::tokens::{Preset, Settings};
 use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
 
 fn ann() -> Principal {
-    let application = Some("ide".into());
+    let application = Some("corp/ide".into());
     Principal { application, ..Principal::new("corp/ann", "dev") }
 }
 
@@ -119,8 +119,10 @@ async fn each_product_is_taken_at_its_own_words() {
         let (issuer, end) = (super::ISSUER, NOW + 60);
         let token =
             mint::token_of(&format!(r#"{{"iss":"{issuer}","exp":{end}{audience},{claims}}}"#));
-        let expected =
-            Principal { application: application.map(Into::into), ..Principal::new(name, role) };
+        let expected = Principal {
+            application: application.map(|it: &str| format!("corp/{it}").into()),
+            ..Principal::new(name, role)
+        };
         assert_eq!(house.enter(&token).await, Ok(expected), "{preset:?}");
         house.close().await;
     }
