@@ -12,7 +12,9 @@ pub(super) fn limits() -> Key {
             "per",
             Shape::choice(&PERS),
             "Who is counted together: each `client` for itself, each `user` whichever client they use, all in one \
-             `role`, all that goes to one `upstream`, or all (`global`). Who comes without a key is counted by the \
+             `role`, all that goes to one `upstream`, or all (`global`). Of those who show an access token, `client` is \
+             the application that it was issued to, with all who use it: write `user` to count each of them. A resource \
+             that a `subscriptions/listen` names counts as a `resources/subscribe` of its own. Who comes without a key is counted by the \
              address of its connection: IPv4 addresses each for itself, those of IPv6 by their /64. Behind a reverse \
              proxy all these have one address, since what a header says of it can be made up.",
         )
