@@ -31,6 +31,7 @@ pub mod downstream;
 pub mod event_stream;
 pub mod gateway;
 pub mod guard;
+pub mod hex;
 pub mod json;
 pub mod line;
 pub mod mcp;

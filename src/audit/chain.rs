@@ -7,6 +7,8 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::hex::hex;
+
 /// Where a chain ends: what the next line has to carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain {
@@ -48,10 +50,4 @@ impl Default for Chain {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Bytes in hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::Wire;
-use super::chain::{Chain, hex};
+use super::chain::Chain;
 use super::record::{Decision, Ending, Outcome};
+use crate::hex::hex;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;

@@ -17,10 +17,10 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::chain::hex;
 use super::line::{Line, MAX_FIELD_BYTES, Moment, Told, Who, quote};
 use super::writer::{Entry, Place};
 use super::{Arguments, Audit, OnError, PATIENCE, Shared, Wire};
+use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;

@@ -10,8 +10,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::chain::{Chain, hex};
+use super::chain::Chain;
 use super::file::number_of;
+use crate::hex::hex;
 use crate::json::Object;
 
 /// What was read.

@@ -17,6 +17,7 @@ use super::failure::Failure;
 use super::moment::to_words;
 use super::{files, help, house, output};
 use crate::config::{self, AuthMode, Client, Config, nearest};
+use crate::hex::hex;
 use crate::json::{self, Object};
 use crate::policy::keys::text;
 use crate::secret::Secret;
@@ -451,7 +452,7 @@ fn read(file: &Path) -> Result<Written, Failure> {
 }
 
 fn hash_of(key: &Secret) -> String {
-    Sha256::digest(key.expose()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(key.expose()))
 }
 
 // === When ===

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::hex::hex;
+
 /// An upstream's name or prefix: `[a-z][a-z0-9-]{0,31}`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UpstreamName(Arc<str>);
@@ -98,8 +100,7 @@ impl Naming {
             return joined;
         }
         let hash = Sha256::digest(joined.as_bytes());
-        let hash: String =
-            hash.iter().take(HASH_DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
+        let hash = hex(&hash[..HASH_DIGITS / 2]);
         let head = format!("{prefix}{separator}{hash}_");
         // The tail tells more than the head: long names share their beginnings.
         let room = self.max_length.saturating_sub(head.len());

@@ -13,6 +13,7 @@ use std::str::FromStr;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
+use crate::hex::hex;
 use crate::json::{self, Object};
 
 /// What a definition is known by. As text `v1:` and 64 hexadecimal digits.
@@ -40,8 +41,7 @@ impl Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(VERSION)?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{VERSION}{}", hex(&self.0))
     }
 }
 

@@ -26,6 +26,7 @@ use tracing::{info, warn};
 use webpki::EndEntityCert;
 use zeroize::Zeroizing;
 
+use crate::hex::hex;
 use crate::policy::Certificate;
 use crate::secret::Secret;
 
@@ -133,11 +134,10 @@ impl Tls {
 /// What a certificate goes by.
 fn certificate(der: &CertificateDer<'_>) -> io::Result<Certificate> {
     let parsed = EndEntityCert::try_from(der).map_err(io::Error::other)?;
-    let digest: [u8; 32] = Sha256::digest(der).into();
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let itself = format!("sha256:{}", hex(&Sha256::digest(der)));
     let dns = parsed.valid_dns_names().map(|name| format!("dns:{}", name.to_ascii_lowercase()));
     let uris = parsed.valid_uri_names().map(|name| format!("uri:{name}"));
-    let names = std::iter::once(format!("sha256:{hex}")).chain(dns).chain(uris);
+    let names = std::iter::once(itself).chain(dns).chain(uris);
     Ok(Certificate { names: names.take(MAX_NAMES).collect() })
 }
 
@@ -359,8 +359,7 @@ mod tests {
             files.client_required = required;
             let tls = Tls::open(files.clone()).expect("good");
             let (certificate, key) = signed(&clients, &names);
-            let digest: [u8; 32] = Sha256::digest(&certificate).into();
-            let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = hex(&Sha256::digest(&certificate));
             let shown = shake(&tls, &ours, Some((certificate, key))).await.expect("let in").0;
             let expected = [&format!("sha256:{hex}"), "dns:ann.test", "uri:spiffe://test/ann"];
             assert_eq!(shown.expect("one is shown").names, expected);
