@@ -11,7 +11,7 @@
 //! | 3, siblings | [`audit`] who did what, [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
 //! | 2 | [`mcp`] the protocol, in no dialect |
 //! | 1 | [`rpc`] JSON-RPC |
-//! | 0, text | [`json`], [`line`], [`event_stream`], [`moment`], [`secret`] |
+//! | 0, text | [`json`], [`line`], [`event_stream`], [`hidden`], [`moment`], [`secret`] |
 
 #![cfg_attr(
     test,
@@ -32,6 +32,7 @@ pub mod event_stream;
 pub mod gateway;
 pub mod guard;
 pub mod hex;
+pub mod hidden;
 pub mod json;
 pub mod line;
 pub mod mcp;

@@ -22,7 +22,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher, RandomState};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -91,7 +91,7 @@ struct State {
     /// Which file that was read from.
     stamp: Option<Stamp>,
     /// Why the file cannot be used, if it cannot; told once.
-    is_broken: bool,
+    broken: Option<String>,
     upstreams: HashMap<UpstreamName, Sights>,
 }
 
@@ -236,7 +236,10 @@ impl Pins {
     /// What is different at this moment from what the lock file approves, of the upstreams that were listed: by
     /// upstream, kind and name.
     pub fn differences(&self) -> Vec<Difference> {
-        let state = self.lock();
+        Self::compare(&self.lock())
+    }
+
+    fn compare(state: &State) -> Vec<Difference> {
         let mut all = Vec::new();
         for (upstream, sights) in &state.upstreams {
             let none = Pinned::default();
@@ -274,7 +277,7 @@ impl Pins {
     }
 
     /// Approves what is listed at this moment: all that an upstream lists, or one item of it, of whatever kind. Tells
-    /// what was different.
+    /// what was different from what the lock file says at this moment; one that cannot be read stays as it is.
     pub fn approve(
         &self,
         upstream: &UpstreamName,
@@ -286,8 +289,12 @@ impl Pins {
                     it.kind.is_some() && (it.key == item || was(it) == Some(item))
                 })
         };
-        let differences: Vec<_> = self.differences().into_iter().filter(is_meant).collect();
+        // Under one guard: no list comes between what is told and what is approved.
         let state = &mut *self.lock();
+        if let Some(path) = &self.file {
+            self.catch_up(state, path)?;
+        }
+        let differences: Vec<_> = Self::compare(state).into_iter().filter(is_meant).collect();
         let Some(sights) = state.upstreams.get(upstream) else { return Ok(differences) };
         let mut lock = state.lock.clone();
         let pinned = lock.upstreams.entry(upstream.to_string()).or_default();
@@ -311,7 +318,7 @@ impl Pins {
         }
         if let Some(path) = &self.file {
             lock.save(path)?;
-            state.stamp = stamp(path);
+            (state.stamp, state.broken) = (stamp(path), None);
         }
         state.lock = lock;
         self.approved.send_modify(|tick| *tick += 1);
@@ -343,31 +350,30 @@ impl Pins {
         let Some(path) = &self.file else { return };
         let state = &mut *self.lock();
         let now = stamp(path);
-        if now.is_some() && now == state.stamp {
+        // One that could not be used may be there again, or be readable, without being another.
+        if now.is_some() && now == state.stamp && state.broken.is_none() {
             return;
         }
-        let shown = path.display();
-        match Lock::load(path) {
+        let why = match Lock::load(path) {
             // That it is gone does not say that all is approved again at first sight.
-            Ok(None) if state.stamp.is_none() => {}
-            Ok(None) => {
-                if !std::mem::replace(&mut state.is_broken, true) {
-                    tracing::error!("the lock file {shown} is gone: what it approved stays so");
-                }
-            }
+            Ok(None) if state.stamp.is_none() => return,
+            Ok(None) => "is gone: what it approved stays so".to_owned(),
             Ok(Some(lock)) => {
-                state.is_broken = false;
-                state.stamp = now;
+                (state.stamp, state.broken) = (now, None);
                 if lock != state.lock {
                     state.lock = lock;
                     self.approved.send_modify(|tick| *tick += 1);
                 }
+                return;
             }
             Err(error) => {
                 state.stamp = now;
-                state.is_broken = true;
-                tracing::error!(%error, "the lock file {shown} cannot be used: nothing new is approved");
+                format!("cannot be used: nothing new is approved: {error}")
             }
+        };
+        if state.broken.as_ref() != Some(&why) {
+            tracing::error!("the lock file {} {why}", path.display());
+            state.broken = Some(why);
         }
     }
 
@@ -382,17 +388,10 @@ impl Pins {
             change(state.lock.upstreams.entry(upstream.to_string()).or_default());
             return true;
         };
-        if state.is_broken {
+        if state.broken.is_some() || self.catch_up(state, path).is_err() {
             return false;
         }
-        // Somebody else may have written in the meantime.
-        let mut lock = match Lock::load(path) {
-            Ok(lock) => lock.unwrap_or_else(|| state.lock.clone()),
-            Err(_) => return false,
-        };
-        if lock != state.lock {
-            self.approved.send_modify(|tick| *tick += 1);
-        }
+        let mut lock = state.lock.clone();
         change(lock.upstreams.entry(upstream.to_string()).or_default());
         if let Err(error) = lock.save(path) {
             let shown = path.display();
@@ -402,6 +401,15 @@ impl Pins {
         state.stamp = stamp(path);
         state.lock = lock;
         true
+    }
+
+    /// Takes over what somebody else may have written to the file in the meantime; one that is gone changes nothing.
+    fn catch_up(&self, state: &mut State, path: &Path) -> Result<(), BadLock> {
+        if let Some(lock) = Lock::load(path)?.filter(|lock| *lock != state.lock) {
+            state.lock = lock;
+            self.approved.send_modify(|tick| *tick += 1);
+        }
+        Ok(())
     }
 
     fn mode(&self, upstream: &UpstreamName) -> Mode {
@@ -425,7 +433,7 @@ fn was(difference: &Difference) -> Option<&str> {
 /// however soon and alike.
 type Stamp = (SystemTime, u64, u64);
 
-fn stamp(path: &std::path::Path) -> Option<Stamp> {
+fn stamp(path: &Path) -> Option<Stamp> {
     let about = std::fs::metadata(path).ok()?;
     #[cfg(unix)]
     let number = std::os::unix::fs::MetadataExt::ino(&about);

@@ -15,6 +15,7 @@ use super::Wire;
 use super::chain::Chain;
 use super::record::{Decision, Ending, Outcome};
 use crate::hex::hex;
+use crate::hidden::is_hidden;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
@@ -239,22 +240,14 @@ fn escape(out: &mut String, c: char) {
     match c {
         '"' => out.push_str("\\\""),
         '\\' => out.push_str("\\\\"),
-        c if is_hidden(c) => {
+        // Joiners, single marks of direction and the unassigned ones behind the tags are escaped here, too.
+        c if is_hidden(c) || matches!(c, '\u{200c}'..='\u{200f}' | '\u{e0100}'..='\u{e0fff}') => {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(out, "\\u{unit:04x}");
             }
         }
         c => out.push(c),
     }
-}
-
-/// Whether a character moves the cursor, turns text around, or cannot be seen.
-fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}'
-            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// The most bytes of one field.
@@ -281,6 +274,8 @@ mod tests {
             ("a\u{202e}b\u{2066}", r#""a\u202eb\u2066""#),
             ("\u{7f}\u{85}\u{2028}\u{feff}", r#""\u007f\u0085\u2028\ufeff""#),
             ("\u{e0041}", r#""\udb40\udc41""#),
+            ("\u{34f}\u{115f}\u{17b4}\u{1d173}", r#""\u034f\u115f\u17b4\ud834\udd73""#),
+            ("\u{61c}\u{200d}\u{200e}\u{3164}", r#""\u061c\u200d\u200e\u3164""#),
             ("häuser", "\"häuser\""),
         ] {
             assert_eq!(quoted(text), expected);

@@ -114,6 +114,8 @@ struct Reader {
     chain: Option<Chain>,
     /// What stands behind the last line that could be read, if that was no line.
     torn: Option<bool>,
+    /// Whether the process that wrote the last line writes hashes.
+    is_chained: bool,
     report: Report,
 }
 
@@ -140,8 +142,14 @@ impl Reader {
                 );
             }
             None if line.has("prev") => return Err("its hash cannot be read".into()),
-            Some(_) => {}
-            None => self.report.unchained += 1,
+            Some(_) => self.is_chained = true,
+            None if self.is_chained && line.get("event") != Some("\"started\"") => {
+                return Err("it carries no hash, and the lines before it do".into());
+            }
+            None => {
+                self.is_chained = false;
+                self.report.unchained += 1;
+            }
         }
         if line.get("event") == Some("\"lost\"") {
             let count = line.get("count").and_then(|count| count.parse::<u64>().ok());
@@ -273,6 +281,35 @@ mod tests {
         // Nobody has torn it here.
         assert!(read(&[first.clone(), second]).is_err());
         assert_eq!(read(&[first, torn]), Err("the last line is no line of the log".into()));
+    }
+
+    #[test]
+    fn only_who_writes_no_chain_leaves_hashes_out() {
+        let (mut chain, at) = (Chain::new(), SystemTime::UNIX_EPOCH);
+        // `started` and another line, with (`S`, `L`) or without (`s`, `l`) a hash.
+        let mut read = |words: &str| {
+            chain = Chain::new();
+            let write = |word: char| {
+                let line = match word.to_ascii_lowercase() {
+                    's' => Line::Started { torn: 0 },
+                    _ => Line::Lost(1),
+                };
+                let text = line.write(&chain, at, word.is_ascii_uppercase());
+                chain.push(&text);
+                text
+            };
+            let lines: Vec<_> = words.chars().map(write).collect();
+            read(&lines).map(|report| report.unchained)
+        };
+        for (words, unchained) in
+            [("SLL", 0), ("sll", 3), ("SLsl", 2), ("slSLs", 3), ("l", 1), ("LLsSL", 1)]
+        {
+            assert_eq!(read(words), Ok(unchained), "{words}");
+        }
+        for words in ["SLl", "Sl", "Ll", "SLlSL", "slSl", "SLslSLl"] {
+            let broken = "it carries no hash, and the lines before it do";
+            assert_eq!(read(words), Err(broken.to_owned()), "{words}");
+        }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! Hidden are: control characters but tab and line breaks (ESC begins what a terminal obeys), what turns the
 //! direction of writing, tag characters, and characters without a width. Some of the last belong to the writing of
-//! languages and to emoji: a joiner between two letters that are not ASCII, and one variation selector behind a
-//! letter, are not hidden. Runs of them, with which text is smuggled, are.
+//! languages and to emoji: a joiner between two letters that are not ASCII, one variation selector behind a
+//! letter, and one mark of direction, are not hidden. Runs of them, with which text is smuggled, are.
 //!
 //! Promises: what is not hidden stays; looking again at what was rewritten finds nothing. For the latter a joiner
 //! or selector counts as seen only if what stands before it was seen, too, and so is there after rewriting.
@@ -11,6 +11,7 @@
 //! Knows nothing of: JSON, and where the text came from.
 
 use super::HiddenText;
+use crate::hidden::is_hidden;
 
 /// What comes of a text that hides something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,16 +49,26 @@ pub(super) fn look(text: &str, setting: HiddenText, is_name: bool) -> Option<Hid
 pub(super) fn may_hide(text: &[u8]) -> bool {
     // The first bytes of what is hidden, in UTF-8; 0x7F and what begins an escape in JSON.
     let is_odd = |byte: u8| {
-        matches!(byte, 0xC2 | 0xE1 | 0xE2 | 0xE3 | 0xEF | 0xF3 | 0x7F | b'\\')
+        matches!(byte, 0xC2 | 0xCD | 0xD8 | 0xE1 | 0xE2 | 0xE3 | 0xEF | 0xF0 | 0xF3 | 0x7F | b'\\')
             || (byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r'))
     };
-    let escapes_nothing_odd = |next: Option<&u8>| !matches!(next, Some(b'u' | b'b' | b'f'));
     let mut rest = text;
     while let Some(at) = rest.iter().position(|byte| is_odd(*byte)) {
-        if rest[at] != b'\\' || !escapes_nothing_odd(rest.get(at + 1)) {
+        let (odd, next) = (rest[at], rest.get(at + 1).copied().unwrap_or_default());
+        let may_hide = match odd {
+            b'\\' => matches!(next, b'u' | b'b' | b'f'),
+            // Others with these first bytes are common: accents and Greek, Arabic, emoji.
+            0xCD => next == 0x8F,
+            0xD8 => next == 0x9C,
+            0xF0 => next == 0x9D,
+            _ => true,
+        };
+        if may_hide {
             return true;
         }
-        rest = rest.get(at + 2..).unwrap_or_default();
+        // In plain text a backslash may stand before anything.
+        let taken = if (odd, next) == (b'\\', b'\\') { 2 } else { 1 };
+        rest = rest.get(at + taken..).unwrap_or_default();
     }
     false
 }
@@ -71,24 +82,29 @@ pub(super) fn shown(letter: char) -> String {
 fn marks(text: &str) -> Vec<bool> {
     let mut letters = text.chars().peekable();
     let mut marks = Vec::with_capacity(text.len());
-    // The character before, if it is seen.
+    // The character before, if it is seen, and the last one that is.
     let mut before: Option<char> = None;
+    let mut last: Option<char> = None;
     while let Some(letter) = letters.next() {
         let is_hidden = match sort(letter) {
             Sort::Plain => false,
             Sort::Hidden => true,
+            // One, also when what is hidden behind it is taken out.
+            Sort::Mark => last.is_some_and(|it| sort(it) == Sort::Mark),
             // One, behind what it varies.
             Sort::Selector => before.is_none_or(|it| sort(it) != Sort::Plain),
             // One, between two that it joins.
             Sort::Joiner => {
                 let joined = |it: char| !it.is_ascii() && !it.is_whitespace();
-                let before = before.is_some_and(|it| joined(it) && sort(it) != Sort::Joiner);
-                let behind =
-                    letters.peek().is_some_and(|it| joined(*it) && sort(*it) == Sort::Plain);
+                let joins = |it: char| matches!(sort(it), Sort::Plain | Sort::Selector);
+                let before = before.is_some_and(|it| joined(it) && joins(it));
+                let ends = |it: char| matches!(sort(it), Sort::Plain | Sort::Mark);
+                let behind = letters.peek().is_some_and(|it| joined(*it) && ends(*it));
                 !(before && behind)
             }
         };
         before = (!is_hidden).then_some(letter);
+        last = before.or(last);
         marks.push(is_hidden);
     }
     marks
@@ -100,23 +116,17 @@ enum Sort {
     Hidden,
     Joiner,
     Selector,
+    /// Says which way the text beside it runs.
+    Mark,
 }
 
 fn sort(letter: char) -> Sort {
     match letter {
-        '\t' | '\n' | '\r' => Sort::Plain,
-        // C0, DEL and C1.
-        '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' => Sort::Hidden,
-        // What turns the direction: embeddings, overrides, isolates.
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => Sort::Hidden,
-        // Without a width, or blank where one expects a letter; line breaks that are none in most places.
-        '\u{180e}' | '\u{200b}' | '\u{2028}' | '\u{2029}' | '\u{2060}'..='\u{2065}' => Sort::Hidden,
-        '\u{206a}'..='\u{206f}' | '\u{3164}' | '\u{ffa0}' | '\u{feff}' => Sort::Hidden,
-        '\u{fff0}'..='\u{fffb}' => Sort::Hidden,
-        // Tags.
-        '\u{e0000}'..='\u{e007f}' => Sort::Hidden,
         '\u{200c}' | '\u{200d}' => Sort::Joiner,
+        '\u{200e}' | '\u{200f}' => Sort::Mark,
         '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}' => Sort::Selector,
+        '\t' | '\n' | '\r' => Sort::Plain,
+        _ if is_hidden(letter) => Sort::Hidden,
         _ => Sort::Plain,
     }
 }
@@ -126,8 +136,8 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// 64 characters that nobody sees, alone among ASCII.
-    pub(in crate::guard) const HIDDEN: [char; 64] = [
+    /// Characters that nobody sees, alone among ASCII.
+    pub(in crate::guard) const HIDDEN: [char; 75] = [
         '\0',
         '\u{1}',
         '\u{2}',
@@ -192,6 +202,17 @@ pub(super) mod tests {
         '\u{e007f}',
         '\u{206c}',
         '\u{81}',
+        '\u{ad}',
+        '\u{34f}',
+        '\u{61c}',
+        '\u{115f}',
+        '\u{1160}',
+        '\u{17b4}',
+        '\u{17b5}',
+        '\u{1d173}',
+        '\u{1d17a}',
+        '\u{e0080}',
+        '\u{e00ff}',
     ];
 
     fn rewritten(text: &str, setting: HiddenText) -> String {
@@ -226,6 +247,8 @@ pub(super) mod tests {
             "می\u{200c}خواهم क\u{94d}\u{200d}ष",
             "葛\u{e0100}飾",
             "\u{200f}שלום\u{200e}",
+            "סלע \u{200f}(\u{200e}ab\u{200f})",
+            "ه\u{200d}\u{200f}",
         ] {
             assert_eq!(look(text, HiddenText::Refuse, false), None, "{text:?}");
         }
@@ -241,6 +264,10 @@ pub(super) mod tests {
             ("👍\u{fe0f}\u{fe01}\u{e0100}\u{e01ef}", "👍\u{fe0f}"),
             ("🏴\u{e0067}\u{e0062}\u{e007f}", "🏴"),
             ("\u{1b}[31mred\u{1b}[0m", "[31mred[0m"),
+            // One mark stays where there were more, whatever stood between them.
+            ("a\u{200e}\u{200f}\u{200f}b", "a\u{200e}b"),
+            ("a\u{200f}\u{200b}\u{200f}b", "a\u{200f}b"),
+            ("é\u{200d}\u{200e}\u{200d}\u{200e}é", "é\u{200d}\u{200e}é"),
         ] {
             assert_eq!(rewritten(text, HiddenText::Strip), seen, "{text:?}");
         }
@@ -248,7 +275,14 @@ pub(super) mod tests {
 
     fn letters() -> impl Strategy<Value = String> {
         let odd = prop::sample::select(HIDDEN.to_vec());
-        let joining = prop::sample::select(vec!['\u{200c}', '\u{200d}', '\u{fe0f}', '\u{e0100}']);
+        let joining = prop::sample::select(vec![
+            '\u{200c}',
+            '\u{200d}',
+            '\u{200e}',
+            '\u{200f}',
+            '\u{fe0f}',
+            '\u{e0100}',
+        ]);
         let letter = prop_oneof![
             odd,
             joining,
@@ -256,6 +290,21 @@ pub(super) mod tests {
             prop::sample::select(vec!['a', 'é', '👩', ' '])
         ];
         prop::collection::vec(letter, 0..24).prop_map(String::from_iter)
+    }
+
+    #[test]
+    fn emoji_and_most_letters_cost_nothing() {
+        for (text, expected) in [
+            ("🏠 سلام \u{301}", false),
+            ("\u{1d400}", true),
+            ("a\\\u{61c}", true),
+            ("a\\\u{202e}", true),
+            (r"a\\u202e\n", false),
+            (r"a\\\u202e", true),
+            ("\u{631}\u{61c}", true),
+        ] {
+            assert_eq!(may_hide(text.as_bytes()), expected, "{text:?}");
+        }
     }
 
     proptest! {

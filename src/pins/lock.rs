@@ -111,22 +111,33 @@ impl Lock {
         out
     }
 
-    /// Writes the file, whole or not at all.
+    /// Writes the file, whole or not at all. Its owner and permissions stay as they are, and a link still leads to it.
     pub fn save(&self, path: &Path) -> Result<(), BadLock> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let folder = real.parent().filter(|folder| !folder.as_os_str().is_empty());
         let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
         file.write_all(self.to_text().as_bytes())?;
-        file.as_file().sync_all()?;
-        // It is for everybody's eyes; a temporary file is not.
         #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            let mode = std::fs::metadata(path).map_or(0o644, |old| old.permissions().mode());
-            file.as_file().set_permissions(std::fs::Permissions::from_mode(mode))?;
-        }
-        file.persist(path).map_err(|error| error.error)?;
+        keep(file.as_file(), std::fs::metadata(&real).ok().as_ref())?;
+        file.as_file().sync_all()?;
+        file.persist(&real).map_err(|error| error.error)?;
         Ok(())
     }
+}
+
+/// Gives a file the owner and the permissions of the one that it replaces.
+#[cfg(unix)]
+fn keep(file: &std::fs::File, old: Option<&std::fs::Metadata>) -> std::io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    if let Some(old) = old {
+        let own = file.metadata()?;
+        if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
+            fchown(file, Some(old.uid()), Some(old.gid()))?;
+        }
+    }
+    // A new one is for everybody's eyes; a temporary file is not.
+    let mode = old.map_or(0o644, |old| old.permissions().mode());
+    file.set_permissions(std::fs::Permissions::from_mode(mode))
 }
 
 fn read(table: &toml::Table) -> Option<Pinned> {
@@ -231,6 +242,30 @@ mod tests {
         lock.save(&path).expect("it can be written");
         assert_eq!(Lock::load(&path).expect("it can be read"), Some(lock.clone()));
         assert!(matches!(lock.save(&folder.path().join("gone/weir.lock")), Err(BadLock::Io(_))));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_still_leads_to_it_and_its_owner_and_mode_stay() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, real) = (folder.path().join("weir.lock"), folder.path().join("a/weir.lock"));
+        std::fs::create_dir(folder.path().join("a")).expect("made");
+        std::fs::write(&real, "").expect("written");
+        std::fs::set_permissions(&real, PermissionsExt::from_mode(0o640)).expect("set");
+        symlink("a/weir.lock", &path).expect("linked");
+        // Only an administrator may give it to somebody else.
+        let _ = chown(&real, Some(7), Some(7));
+        let about = || {
+            let about = std::fs::metadata(&real).expect("it is there");
+            (about.uid(), about.gid(), about.mode() & 0o777)
+        };
+        let before = about();
+        let lock = Lock { upstreams: [("hub".to_owned(), Pinned::default())].into() };
+        lock.save(&path).expect("it can be written");
+        assert!(path.is_symlink());
+        assert_eq!(Lock::load(&real).expect("it can be read"), Some(lock));
+        assert_eq!(about(), before);
     }
 
     proptest! {

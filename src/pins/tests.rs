@@ -1,6 +1,7 @@
 //! The room as a whole: what is served in each mode, what is told, and the file.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 
@@ -217,6 +218,77 @@ fn what_cannot_be_remembered_is_not_trusted() {
     let broken = pins(Mode::Enforce, Some(&path));
     assert_eq!(served(&broken, &[("a", 1)]), "");
     assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "version = 7");
+}
+
+#[test]
+fn what_another_writes_meanwhile_stays_approved() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("weir.lock");
+    let operator = pins(Mode::Review, Some(&path));
+    assert_eq!(served(&operator, &[("a", 1), ("b", 2)]), "a b");
+    let serving = pins(Mode::Enforce, Some(&path));
+    assert_eq!(served(&serving, &[("a", 1), ("c", 1)]), "a c");
+    assert_eq!(serving.screen(&hub(), Kind::Prompt, Vec::new()), []);
+
+    // Against what the file says now: `a` is no news any more.
+    let approved = operator.approve(&hub(), Some("b")).expect("written");
+    let told: Vec<_> = approved.iter().map(|it| (&*it.key, it.change.clone())).collect();
+    assert_eq!(told, [("b", Change::New)]);
+    let lock = Lock::load(&path).expect("readable").expect("it is there");
+    let [prompts, tools, _] = &lock.upstreams["hub"].kinds;
+    let tools: Vec<_> = tools.iter().flatten().map(|(name, _)| &**name).collect();
+    assert_eq!((prompts.as_ref().map(BTreeMap::len), tools), (Some(0), vec!["a", "b", "c"]));
+    assert_eq!(operator.approved(), lock);
+
+    // What cannot be read is not written over.
+    std::fs::write(&path, "version = 7").expect("written");
+    assert!(matches!(operator.approve(&hub(), None), Err(BadLock::Content(_))));
+    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "version = 7");
+}
+
+#[test]
+fn what_is_approved_is_what_is_told() {
+    // What another lists makes looking at the differences slow.
+    let wiki: UpstreamName = "wiki".parse().expect("a name");
+    let modes = vec![(hub(), Mode::Locked), (wiki.clone(), Mode::Locked)];
+    let pins = Pins::open(Settings { modes, file: None });
+    let names: Vec<String> = (0..10_000).map(|at| format!("tool {at}")).collect();
+    let all: Vec<(&str, u32)> = names.iter().map(|name| (&**name, 1)).collect();
+    pins.screen(&wiki, Kind::Tool, tools(&all));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Comes and goes while it is approved.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                served(&pins, &[("a", 1)]);
+                std::thread::yield_now();
+                served(&pins, &[]);
+                std::thread::yield_now();
+            }
+        });
+        let odd = (0..40).find_map(|_| {
+            let told = pins.approve(&hub(), None).expect("in memory").pop()?.change;
+            let approved = pins.approved().upstreams["hub"].kinds[1].as_ref()?.contains_key("a");
+            (approved != (told == Change::New)).then_some((told, approved))
+        });
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(odd, None);
+    });
+}
+
+#[test]
+fn a_file_that_comes_back_as_it_was_is_used_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, away) = (folder.path().join("weir.lock"), folder.path().join("away"));
+    let pins = pins(Mode::Enforce, Some(&path));
+    assert_eq!(served(&pins, &[("a", 1)]), "a");
+    let prompt = || vec![Item::parse(Kind::Prompt, r#"{"name":"p"}"#.into()).expect("a prompt")];
+    std::fs::rename(&path, &away).expect("moved");
+    pins.reload();
+    assert_eq!(pins.screen(&hub(), Kind::Prompt, prompt()), []);
+    std::fs::rename(&away, &path).expect("moved");
+    pins.reload();
+    assert_eq!(pins.screen(&hub(), Kind::Prompt, prompt()), prompt());
 }
 
 // === Any sequence of edits ===

@@ -71,13 +71,16 @@ pub enum Broken {
 pub struct Tls {
     files: Files,
     current: RwLock<Arc<ServerConfig>>,
+    /// Of what was read first: what changes before anybody watches has changed, too.
+    opened: [u8; 32],
 }
 
 impl Tls {
     /// Reads the files.
     pub fn open(files: Files) -> Result<Self, Broken> {
-        let current = RwLock::new(Text::read(&files)?.build(&files)?);
-        Ok(Self { files, current })
+        let text = Text::read(&files)?;
+        let current = RwLock::new(text.build(&files)?);
+        Ok(Self { opened: text.digest(), files, current })
     }
 
     /// Shakes hands. Returns what the client has proven to hold.
@@ -99,7 +102,7 @@ impl Tls {
 
     /// Reads the files again whenever they change, until `stop`.
     pub async fn watch(&self, stop: &CancellationToken) {
-        let mut last = Text::read(&self.files).ok().map(|text| text.digest());
+        let mut last = self.opened;
         let mut ticks = interval(LOOK_AGAIN);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -114,10 +117,10 @@ impl Tls {
             // A file that is being replaced may be away for a moment; the next look tells.
             let Ok(text) = read else { continue };
             let digest = text.digest();
-            if last == Some(digest) {
+            if last == digest {
                 continue;
             }
-            last = Some(digest);
+            last = digest;
             match text.build(&self.files) {
                 Ok(config) => {
                     *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -345,6 +348,20 @@ mod tests {
         stop.cancel();
         tasks.close();
         tasks.wait().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_changes_before_anybody_watches_is_seen() {
+        let (folder, ca) = (TempDir::new().expect("a folder"), ca());
+        let tls = Tls::open(write(&folder, &ca).0).expect("good");
+        let (_, second) = write(&folder, &ca);
+        let stop = CancellationToken::new();
+        let look = async {
+            tokio::time::sleep(2 * LOOK_AGAIN).await;
+            stop.cancel();
+        };
+        tokio::join!(tls.watch(&stop), look);
+        assert_eq!(shake(&tls, &ca, None).await.expect("hands are shaken").1, second);
     }
 
     #[tokio::test]
