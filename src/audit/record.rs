@@ -93,6 +93,10 @@ struct Draft {
     is_taken: bool,
     /// Whether it went to an upstream.
     is_sent: bool,
+    /// Whether a rule stood in its way, and not its upstream.
+    is_refused: bool,
+    /// Whether its end may still become another one.
+    is_held: bool,
 }
 
 impl Decision {
@@ -123,13 +127,16 @@ impl Record {
     }
 
     pub(super) fn begin(audit: &Arc<Shared>, wire: Wire, from: Option<IpAddr>) -> Self {
-        Self::of(audit, Who { wire, from, client: None, role: None, session: None })
+        Self::of(
+            audit,
+            Who { wire, from, client: None, role: None, application: None, session: None },
+        )
     }
 
     fn of(audit: &Arc<Shared>, who: Who) -> Self {
         let told = Box::new(Told::of(who.clone()));
-        let draft = Draft { told, place: None, is_taken: false, is_sent: false };
-        let state = Mutex::new(State { who, draft: Some(draft) });
+        let draft = Some(Draft::of(told));
+        let state = Mutex::new(State { who, draft });
         Self(Some(Arc::new(Open { audit: Arc::clone(audit), begun: Instant::now(), state })))
     }
 
@@ -147,9 +154,12 @@ impl Record {
 
     // === Who asks, and what ===
 
-    /// Who asks, and in which role.
-    pub fn by(&self, client: &Arc<str>, role: &Arc<str>) {
-        self.who(|who| (who.client, who.role) = (Some(client.clone()), Some(role.clone())));
+    /// Who asks, in which role, and with which application, if that is known.
+    pub fn by(&self, client: &Arc<str>, role: &Arc<str>, application: Option<&Arc<str>>) {
+        self.who(|who| {
+            (who.client, who.role) = (Some(client.clone()), Some(role.clone()));
+            who.application = application.cloned();
+        });
     }
 
     /// In which session, whose id itself is not told.
@@ -232,6 +242,19 @@ impl Record {
         });
     }
 
+    /// It is refused by this rule, whatever the role says.
+    pub fn refused_by(&self, rule: &str) {
+        self.draft(|draft| {
+            draft.told.rule = Some(rule.into());
+            draft.is_refused = true;
+        });
+    }
+
+    /// So many things were found in an answer that passes.
+    pub fn flagged(&self, findings: usize) {
+        self.tell(|told| told.flags += findings);
+    }
+
     /// Makes sure that there will be room for the record, where it is a must. Before anything is done for
     /// the request.
     pub async fn reserve(&self) -> Result<(), Unrecorded> {
@@ -275,13 +298,18 @@ impl Record {
         self.0.as_ref().filter(|open| open.audit.on_error == OnError::Refuse)
     }
 
-    /// A stream begins, which is told at once. Its end is another line.
+    /// A stream begins, which is told at once, at the record's place if it has one: a stream may be open for days,
+    /// and would keep that from others. Its end is another line.
     pub fn stream(&self) {
-        self.draft(|draft| draft.is_taken = true);
+        let mut place = None;
+        self.draft(|draft| {
+            draft.is_taken = true;
+            place = draft.place.take();
+        });
         if let Some(open) = &self.0
             && let Some(line) = open.line(Moment::Begun)
         {
-            open.audit.put(line, None);
+            open.audit.put(line, place);
         }
     }
 
@@ -307,6 +335,24 @@ impl Record {
     pub fn is_sent(&self) -> bool {
         let open = self.0.as_ref();
         open.is_some_and(|open| open.lock().draft.as_ref().is_some_and(|draft| draft.is_sent))
+    }
+
+    /// Whether a rule stood in the request's way.
+    pub fn is_refused(&self) -> bool {
+        let open = self.0.as_ref();
+        open.is_some_and(|open| open.lock().draft.as_ref().is_some_and(|draft| draft.is_refused))
+    }
+
+    /// The answer may still be replaced: the last end is told, once nobody holds the record any more.
+    pub fn hold(&self) {
+        self.draft(|draft| draft.is_held = true);
+    }
+
+    /// Ends what another line has told of; of the rest nothing is told.
+    pub fn end_if_told(&self, ending: Ending) {
+        let mut is_told = false;
+        self.draft(|draft| is_told = draft.told.number.is_some());
+        if is_told { self.end(ending) } else { self.forget() }
     }
 
     /// The request is over.
@@ -362,10 +408,20 @@ impl Open {
     }
 
     fn end(&self, ending: Ending) {
+        let mut state = self.lock();
+        let Some(draft) = &mut state.draft else { return };
+        draft.told.ending = Some(ending);
+        draft.told.duration = self.begun.elapsed();
+        let is_held = draft.is_held;
+        drop(state);
+        if !is_held {
+            self.put();
+        }
+    }
+
+    fn put(&self) {
         let draft = self.lock().draft.take();
-        if let Some(Draft { mut told, place, .. }) = draft {
-            told.ending = Some(ending);
-            told.duration = self.begun.elapsed();
+        if let Some(Draft { told, place, .. }) = draft {
             self.audit.put(Line::Request(told), place);
         }
     }
@@ -377,7 +433,18 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.end(Ending { outcome: Outcome::Cancelled, code: None, status: None, bytes_out: None });
+        if self.lock().draft.as_ref().is_some_and(|draft| draft.told.ending.is_none()) {
+            let outcome = Outcome::Cancelled;
+            self.end(Ending { outcome, code: None, status: None, bytes_out: None });
+        }
+        self.put();
+    }
+}
+
+impl Draft {
+    fn of(told: Box<Told>) -> Self {
+        let (place, is_taken, is_sent) = (None, false, false);
+        Self { told, place, is_taken, is_sent, is_refused: false, is_held: false }
     }
 }
 
@@ -396,6 +463,7 @@ impl Told {
             name: None,
             decision: None,
             rule: None,
+            flags: 0,
             ending: None,
             duration: std::time::Duration::ZERO,
             bytes_in: None,

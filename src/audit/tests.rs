@@ -38,7 +38,7 @@ impl Written {
 
     fn record(&self, client: &str, method: &str) -> Record {
         let record = self.audit.begin(Wire::Http, Some([127, 0, 0, 1].into()));
-        record.by(&client.into(), &"guest".into());
+        record.by(&client.into(), &"guest".into(), Some(&"editor".into()));
         record.of_method(method);
         record
     }

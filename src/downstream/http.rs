@@ -126,7 +126,10 @@ where
             let certificate = certificate.map(Arc::new);
             serve(door, stream, Connection { peer: Some(peer), certificate }).await;
         }
-        Err(error) => debug!(%peer, %error, "a TLS handshake failed"),
+        Err(error) => {
+            debug!(%peer, %error, "a TLS handshake failed");
+            record::refused_handshake(&door, peer);
+        }
     }
 }
 
