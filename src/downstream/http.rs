@@ -112,7 +112,7 @@ where
 }
 
 /// Serves a connection once hands are shaken.
-async fn serve_secured<S>(door: Arc<Door>, tls: &Tls, io: S, peer: SocketAddr)
+pub(super) async fn serve_secured<S>(door: Arc<Door>, tls: &Tls, io: S, peer: SocketAddr)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
