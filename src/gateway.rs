@@ -360,7 +360,7 @@ impl Guest {
             call.caller.notes = call.caller.notes.naming(Arc::new(dressing.clone()));
         }
         let watch = self.gateway.sentries.guard.watch(name, call.method, target.kind, &target.key);
-        let watch = watch.map(|watch| (watch, self.record.clone()));
+        let watch = watch.map(|watch| Box::new((watch, self.record.clone())));
         match self.gateway.upstreams[name].call(call).await {
             Ok(called) => Went::of(name, watch, dressing, called).await,
             Err(cause) => Err(fault(name, cause)),

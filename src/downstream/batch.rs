@@ -73,7 +73,7 @@ pub(super) fn serve(
     fit: impl FnOnce(Bytes) -> Result<Bytes, Refused> + Send + 'static,
 ) -> impl Future<Output = Option<Answer>> + Send + 'static {
     guest.record().forget();
-    let mut open: Vec<BoxFuture<'static, (Option<Id>, Option<Answer>, Record)>> = Vec::new();
+    let mut open: Vec<BoxFuture<'static, Answered>> = Vec::new();
     for message in messages {
         match message {
             Ok(Message::Request(request)) => {
@@ -136,6 +136,9 @@ pub(super) fn serve(
         Some(Answer { status: StatusCode::OK, retry_after: None, failure: None, text })
     }
 }
+
+/// What one message of a batch came to: whose answer it is, the answer, and the record that it ends.
+type Answered = (Option<Id>, Option<Answer>, Record);
 
 /// The record of one message, which ends with what goes out of its answer.
 fn held(guest: &Guest) -> Record {

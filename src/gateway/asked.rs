@@ -25,7 +25,7 @@ pub enum Went {
 pub struct Asked {
     upstream: UpstreamName,
     /// Where somebody looks at the reply.
-    watch: Option<Watched>,
+    watch: Option<Box<Watched>>,
     /// Where the call may name a task.
     dressing: Option<Dressing>,
     questions: Vec<Question>,
@@ -38,7 +38,7 @@ type Watched = (Watch, Record);
 impl Went {
     pub(super) async fn of(
         upstream: &UpstreamName,
-        watch: Option<Watched>,
+        watch: Option<Box<Watched>>,
         dressing: Option<Dressing>,
         called: Called,
     ) -> Result<Self, Fault> {
@@ -51,7 +51,8 @@ impl Went {
             }
         };
         let reply = match watch {
-            Some((watch, record)) => {
+            Some(watched) => {
+                let (watch, record) = *watched;
                 let looked = watch.look(reply).await;
                 let (reply, found) = looked.map_err(|why| unfit(upstream, why, &record))?;
                 record.flagged(found.count());
@@ -94,7 +95,9 @@ impl Asked {
 
     /// The call, as what this other request goes on with.
     pub(super) fn recorded(mut self, record: &Record) -> Self {
-        self.watch = self.watch.map(|(watch, _)| (watch, record.clone()));
+        if let Some(watched) = &mut self.watch {
+            watched.1 = record.clone();
+        }
         self
     }
 
