@@ -16,6 +16,7 @@
 mod chain;
 mod file;
 mod line;
+mod params;
 mod record;
 pub mod verify;
 mod writer;
