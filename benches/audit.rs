@@ -33,7 +33,7 @@ fn audit(criterion: &mut Criterion) {
     let request = |audit: &Audit| {
         let record = audit.begin(Wire::Http, Some([127, 0, 0, 1].into()));
         record.over_http("POST");
-        record.by(&client, &role);
+        record.by(&client, &role, None);
         record.took(1_024);
         record.asks(Revision::NEWEST, "tools/call", &params);
         record.about(Kind::Tool);

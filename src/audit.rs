@@ -8,14 +8,15 @@
 //! Promises: each record is written once, or counted as lost, and the count is written; a line is one line of JSON
 //! whatever clients send, and no field of it is longer than its bound; who floods the door does not flood the log;
 //! nothing here waits for a disk but the writer, and [`Record::admit`], which is there to wait. Where a record
-//! is a must ([`OnError::Refuse`]), nothing is admitted of which there is no line in the file. What is off costs
-//! nothing.
+//! is a must ([`OnError::Refuse`]), nothing goes to an upstream before a line in the file says so, and what is answered
+//! here, like a list, has its place in the queue first. What is off costs nothing.
 //!
 //! Knows nothing of: principals, views and upstreams, codes and statuses beyond their numbers.
 
 mod chain;
 mod file;
 mod line;
+mod params;
 mod record;
 pub mod verify;
 mod writer;

@@ -328,7 +328,10 @@ impl Guest {
         let guard = &self.gateway.sentries.guard;
         let admitted =
             guard.admit(&target.upstream, ask.method, target.declared.as_ref(), &ask.params);
-        admitted.map_err(|bad| Fault::Request(bad.to_string()))?;
+        admitted.map_err(|bad| {
+            self.record.refused_by(GUARD);
+            Fault::Request(bad.to_string())
+        })?;
         let call = ask.call(&target.own, caller);
         self.call(target, call).await
     }
@@ -357,6 +360,7 @@ impl Guest {
             call.caller.notes = call.caller.notes.naming(Arc::new(dressing.clone()));
         }
         let watch = self.gateway.sentries.guard.watch(name, call.method, target.kind, &target.key);
+        let watch = watch.map(|watch| Box::new((watch, self.record.clone())));
         match self.gateway.upstreams[name].call(call).await {
             Ok(called) => Went::of(name, watch, dressing, called).await,
             Err(cause) => Err(fault(name, cause)),
@@ -391,9 +395,12 @@ impl Guest {
 }
 
 /// Why a reply is not passed on.
-fn unfit(upstream: &UpstreamName, unfit: Unfit) -> Fault {
+fn unfit(upstream: &UpstreamName, unfit: Unfit, record: &Record) -> Fault {
     match unfit {
-        Unfit::Refused(found) => Fault::Refused { upstream: upstream.clone(), found },
+        Unfit::Refused(found) => {
+            record.refused_by(GUARD);
+            Fault::Refused { upstream: upstream.clone(), found }
+        }
         Unfit::Broken(broken) => fault(upstream, upstream::Error::Broke(broken.0)),
     }
 }
@@ -412,6 +419,9 @@ fn fault(upstream: &UpstreamName, cause: upstream::Error) -> Fault {
         cause => Fault::Upstream { upstream: upstream.clone(), cause },
     }
 }
+
+/// What stands in records for the guard's rules.
+const GUARD: &str = "guard";
 
 /// Introduces the policy to the catalog.
 struct ByRole(Arc<Role>);

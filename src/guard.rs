@@ -120,6 +120,11 @@ impl Findings {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// How many things there are to tell.
+    pub fn count(&self) -> usize {
+        usize::from(self.malformed.is_some()) + usize::from(self.hidden.is_some()) + self.redacted
+    }
 }
 
 impl fmt::Display for Findings {

@@ -46,6 +46,8 @@ pub(super) struct Who {
     pub(super) from: Option<IpAddr>,
     pub(super) client: Option<Arc<str>>,
     pub(super) role: Option<Arc<str>>,
+    /// The one that a token was issued to.
+    pub(super) application: Option<Arc<str>>,
     /// A short hash of the session's id, which is a secret.
     pub(super) session: Option<Box<str>>,
 }
@@ -79,6 +81,8 @@ pub struct Told {
     pub(super) name: Option<Box<str>>,
     pub(super) decision: Option<Decision>,
     pub(super) rule: Option<Box<str>>,
+    /// How many things were found in the answer.
+    pub(super) flags: usize,
     pub(super) ending: Option<Ending>,
     pub(super) duration: Duration,
     pub(super) bytes_in: Option<u64>,
@@ -88,11 +92,11 @@ pub struct Told {
 }
 
 impl Line {
-    /// Whether it tells of a refusal of somebody whom nobody knows.
+    /// Whether it tells of somebody whom nobody knows, or of a refusal before anything was asked for.
     pub(super) fn is_of_the_door(&self) -> bool {
         let Self::Request(told) = self else { return false };
         let is_refused = told.ending.is_some_and(|ending| ending.outcome == Outcome::Refused);
-        is_refused && (told.who.client.is_none() || told.method.is_none())
+        told.who.client.is_none() || is_refused && told.method.is_none()
     }
 
     /// Writes the line without its end, as the next of a chain; `chained` is whether it carries the hash of the
@@ -140,9 +144,10 @@ impl Told {
         if let Some(number) = self.number {
             out.number("request", number);
         }
-        let Who { wire, from, client, role, session } = &self.who;
+        let Who { wire, from, client, role, application, session } = &self.who;
         out.text("client", client.as_deref());
         out.text("role", role.as_deref());
+        out.text("application", application.as_deref());
         if let Some(from) = from {
             out.word("from", &from.to_string());
         }
@@ -166,6 +171,9 @@ impl Told {
             out.word("decision", decision.as_str());
         }
         out.text("rule", self.rule.as_deref());
+        if self.flags > 0 {
+            out.number("flags", self.flags);
+        }
         if let Some(arguments) = &self.arguments {
             let _ = write!(out.0, ",\"arguments\":{arguments}");
         }

@@ -17,9 +17,10 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::line::{Line, MAX_FIELD_BYTES, Moment, Told, Who, quote};
+use super::line::{Line, Moment, Told, Who};
+use super::params::{arguments, trace_id};
 use super::writer::{Entry, Place};
-use super::{Arguments, Audit, OnError, PATIENCE, Shared, Wire};
+use super::{Audit, OnError, PATIENCE, Shared, Wire};
 use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::kind::Kind;
@@ -93,6 +94,10 @@ struct Draft {
     is_taken: bool,
     /// Whether it went to an upstream.
     is_sent: bool,
+    /// Whether a rule stood in its way, and not its upstream.
+    is_refused: bool,
+    /// Whether its end may still become another one.
+    is_held: bool,
 }
 
 impl Decision {
@@ -123,13 +128,16 @@ impl Record {
     }
 
     pub(super) fn begin(audit: &Arc<Shared>, wire: Wire, from: Option<IpAddr>) -> Self {
-        Self::of(audit, Who { wire, from, client: None, role: None, session: None })
+        Self::of(
+            audit,
+            Who { wire, from, client: None, role: None, application: None, session: None },
+        )
     }
 
     fn of(audit: &Arc<Shared>, who: Who) -> Self {
         let told = Box::new(Told::of(who.clone()));
-        let draft = Draft { told, place: None, is_taken: false, is_sent: false };
-        let state = Mutex::new(State { who, draft: Some(draft) });
+        let draft = Some(Draft::of(told));
+        let state = Mutex::new(State { who, draft });
         Self(Some(Arc::new(Open { audit: Arc::clone(audit), begun: Instant::now(), state })))
     }
 
@@ -147,9 +155,12 @@ impl Record {
 
     // === Who asks, and what ===
 
-    /// Who asks, and in which role.
-    pub fn by(&self, client: &Arc<str>, role: &Arc<str>) {
-        self.who(|who| (who.client, who.role) = (Some(client.clone()), Some(role.clone())));
+    /// Who asks, in which role, and with which application, if that is known.
+    pub fn by(&self, client: &Arc<str>, role: &Arc<str>, application: Option<&Arc<str>>) {
+        self.who(|who| {
+            (who.client, who.role) = (Some(client.clone()), Some(role.clone()));
+            who.application = application.cloned();
+        });
     }
 
     /// In which session, whose id itself is not told.
@@ -232,6 +243,19 @@ impl Record {
         });
     }
 
+    /// It is refused by this rule, whatever the role says.
+    pub fn refused_by(&self, rule: &str) {
+        self.draft(|draft| {
+            draft.told.rule = Some(rule.into());
+            draft.is_refused = true;
+        });
+    }
+
+    /// So many things were found in an answer that passes.
+    pub fn flagged(&self, findings: usize) {
+        self.tell(|told| told.flags += findings);
+    }
+
     /// Makes sure that there will be room for the record, where it is a must. Before anything is done for
     /// the request.
     pub async fn reserve(&self) -> Result<(), Unrecorded> {
@@ -286,13 +310,18 @@ impl Record {
         self.0.as_ref().filter(|open| open.audit.on_error == OnError::Refuse)
     }
 
-    /// A stream begins, which is told at once. Its end is another line.
+    /// A stream begins, which is told at once, at the record's place if it has one: a stream may be open for days,
+    /// and would keep that from others. Its end is another line.
     pub fn stream(&self) {
-        self.draft(|draft| draft.is_taken = true);
+        let mut place = None;
+        self.draft(|draft| {
+            draft.is_taken = true;
+            place = draft.place.take();
+        });
         if let Some(open) = &self.0
             && let Some(line) = open.line(Moment::Begun)
         {
-            open.audit.put(line, None);
+            open.audit.put(line, place);
         }
     }
 
@@ -318,6 +347,24 @@ impl Record {
     pub fn is_sent(&self) -> bool {
         let open = self.0.as_ref();
         open.is_some_and(|open| open.lock().draft.as_ref().is_some_and(|draft| draft.is_sent))
+    }
+
+    /// Whether a rule stood in the request's way.
+    pub fn is_refused(&self) -> bool {
+        let open = self.0.as_ref();
+        open.is_some_and(|open| open.lock().draft.as_ref().is_some_and(|draft| draft.is_refused))
+    }
+
+    /// The answer may still be replaced: the last end is told, once nobody holds the record any more.
+    pub fn hold(&self) {
+        self.draft(|draft| draft.is_held = true);
+    }
+
+    /// Ends what another line has told of; of the rest nothing is told.
+    pub fn end_if_told(&self, ending: Ending) {
+        let mut is_told = false;
+        self.draft(|draft| is_told = draft.told.number.is_some());
+        if is_told { self.end(ending) } else { self.forget() }
     }
 
     /// The request is over.
@@ -373,10 +420,20 @@ impl Open {
     }
 
     fn end(&self, ending: Ending) {
+        let mut state = self.lock();
+        let Some(draft) = &mut state.draft else { return };
+        draft.told.ending = Some(ending);
+        draft.told.duration = self.begun.elapsed();
+        let is_held = draft.is_held;
+        drop(state);
+        if !is_held {
+            self.put();
+        }
+    }
+
+    fn put(&self) {
         let draft = self.lock().draft.take();
-        if let Some(Draft { mut told, place, .. }) = draft {
-            told.ending = Some(ending);
-            told.duration = self.begun.elapsed();
+        if let Some(Draft { told, place, .. }) = draft {
             self.audit.put(Line::Request(told), place);
         }
     }
@@ -388,7 +445,18 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.end(Ending { outcome: Outcome::Cancelled, code: None, status: None, bytes_out: None });
+        if self.lock().draft.as_ref().is_some_and(|draft| draft.told.ending.is_none()) {
+            let outcome = Outcome::Cancelled;
+            self.end(Ending { outcome, code: None, status: None, bytes_out: None });
+        }
+        self.put();
+    }
+}
+
+impl Draft {
+    fn of(told: Box<Told>) -> Self {
+        let (place, is_taken, is_sent) = (None, false, false);
+        Self { told, place, is_taken, is_sent, is_refused: false, is_held: false }
     }
 }
 
@@ -407,6 +475,7 @@ impl Told {
             name: None,
             decision: None,
             rule: None,
+            flags: 0,
             ending: None,
             duration: std::time::Duration::ZERO,
             bytes_in: None,
@@ -425,106 +494,5 @@ impl Audit {
     }
 }
 
-/// What is told of a request's arguments, as JSON.
-fn arguments(choice: Arguments, method: &str, params: &Object) -> Option<Box<str>> {
-    let member = match method {
-        "tools/call" | "prompts/get" => "arguments",
-        "completion/complete" => "argument",
-        _ => return None,
-    };
-    let mut out = String::new();
-    match choice {
-        Arguments::None => return None,
-        Arguments::Names => {
-            let arguments = params.get_object(member)?;
-            let names: Vec<_> = arguments.keys().collect();
-            for (at, name) in names.iter().enumerate() {
-                out.push(if at == 0 { '[' } else { ',' });
-                if out.len() + name.len() > MAX_FIELD_BYTES {
-                    let rest = format!("… ({} more)", names.len() - at);
-                    quote(&mut out, &rest, MAX_FIELD_BYTES);
-                    break;
-                }
-                quote(&mut out, name, MAX_FIELD_BYTES);
-            }
-            out.push_str(if names.is_empty() { "[]" } else { "]" });
-        }
-        Arguments::Hash => {
-            let digest = Sha256::digest(params.get_bytes(member)?);
-            quote(&mut out, &format!("sha256:{}", hex(&digest)), MAX_FIELD_BYTES);
-        }
-        Arguments::Full => quote(&mut out, params.get(member)?, MAX_ARGUMENTS_BYTES),
-    }
-    Some(out.into())
-}
-
-/// The trace's id in a `traceparent`: version, trace, parent and flags, in lower-case hexadecimal digits, of
-/// which the ids are not all zeros and the version is not `ff`.
-fn trace_id(traceparent: &str) -> Option<Box<str>> {
-    let is_hex = |text: &str, length: usize| {
-        text.len() == length
-            && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-    };
-    let is_id = |text: &str, length| is_hex(text, length) && text.bytes().any(|byte| byte != b'0');
-    let mut parts = traceparent.split('-');
-    let (version, trace, parent, flags) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let is_good = is_hex(version, 2) && version != "ff" && is_id(trace, 32) && is_id(parent, 16);
-    // Later versions may have more behind the flags.
-    let is_whole = is_hex(flags, 2) && (version != "00" || parts.next().is_none());
-    (is_good && is_whole).then(|| trace.into())
-}
-
 /// The member of `_meta` that names a trace, as the header does.
 const TRACEPARENT: &str = "traceparent";
-/// The most bytes of arguments that are told in full.
-const MAX_ARGUMENTS_BYTES: usize = 16 * 1_024;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_trace_is_told_if_its_parent_is_well_formed() {
-        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-        for (text, expected) in [
-            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Some(trace)),
-            ("01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", Some(trace)),
-            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", None),
-            ("ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", None),
-            ("00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", None),
-            ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", None),
-            ("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", None),
-            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7", None),
-            ("", None),
-            ("x\r\ny", None),
-        ] {
-            assert_eq!(trace_id(text).as_deref(), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn arguments_are_told_as_it_is_chosen() {
-        let params = Object::parse(r#"{"name":"x","arguments":{"b":"hunter2", "\u0061":1e400}}"#)
-            .expect("an object");
-        let told = |choice| arguments(choice, "tools/call", &params);
-        assert_eq!(told(Arguments::None), None);
-        assert_eq!(told(Arguments::Names).as_deref(), Some(r#"["b","a"]"#));
-        let hash = told(Arguments::Hash).expect("a hash");
-        assert!(hash.starts_with("\"sha256:") && hash.len() == 73, "{hash}");
-        let full = r#""{\"b\":\"hunter2\", \"\\u0061\":1e400}""#;
-        assert_eq!(told(Arguments::Full).as_deref(), Some(full));
-        assert_eq!(arguments(Arguments::Full, "resources/read", &params), None);
-        let none = Object::new();
-        assert_eq!(arguments(Arguments::Names, "tools/call", &none), None);
-    }
-
-    #[test]
-    fn the_names_of_many_arguments_have_a_bound() {
-        let members: Vec<_> = (0..500).map(|at| format!("\"argument-{at}\":0")).collect();
-        let text = format!(r#"{{"arguments":{{{}}}}}"#, members.join(","));
-        let told = arguments(Arguments::Names, "prompts/get", &Object::parse(text).expect("one"));
-        let told = told.expect("names");
-        assert!(told.len() < MAX_FIELD_BYTES + 40 && told.ends_with("more)\"]"), "{told}");
-    }
-}

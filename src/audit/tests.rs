@@ -38,7 +38,7 @@ impl Written {
 
     fn record(&self, client: &str, method: &str) -> Record {
         let record = self.audit.begin(Wire::Http, Some([127, 0, 0, 1].into()));
-        record.by(&client.into(), &"guest".into());
+        record.by(&client.into(), &"guest".into(), Some(&"editor".into()));
         record.of_method(method);
         record
     }
@@ -133,14 +133,73 @@ async fn a_log_that_was_moved_away_is_begun_anew() {
 async fn a_flood_at_the_door_is_a_number() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = Written::open(&settings(&folder.path().join("a")));
-    for _ in 0..1_000 {
-        log.audit.begin(Wire::Http, None).end(UNAUTHORIZED);
+    // However it ends: nobody knows who it was.
+    for number in 0..1_000 {
+        let record = log.audit.begin(Wire::Http, None);
+        match number % 3 {
+            0 => record.end(UNAUTHORIZED),
+            1 => record.end(OK),
+            _ => drop(record),
+        }
     }
     log.record("ann", "tools/list").end(OK);
     let path = log.close().await;
     let lines = told(&path, &["event", "status", "count"]);
     assert_eq!(lines.len(), 1 + 100 + 1 + 2);
     assert_eq!(lines[101..], ["request - -", "left_out - 900", "stopped - -"]);
+}
+
+#[tokio::test]
+async fn a_record_that_is_held_ends_as_it_was_ended_last() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = Written::open(&settings(&folder.path().join("a")));
+    for (ends, is_held) in [(vec![OK, UNAUTHORIZED], true), (vec![OK, UNAUTHORIZED], false)] {
+        let record = log.record("ann", "tools/list");
+        if is_held {
+            record.hold();
+        }
+        ends.into_iter().for_each(|ending| record.end(ending));
+    }
+    log.record("bob", "tools/list").hold();
+    let record = log.record("eve", "tools/list");
+    record.refused_by("limits[0]");
+    record.flagged(2);
+    record.end_if_told(OK);
+    let path = log.close().await;
+    let expected = ["ann editor refused", "ann editor ok", "bob editor cancelled"];
+    assert_eq!(told(&path, &["client", "application", "outcome"])[1..4], expected);
+    assert_eq!(fs::read_to_string(path).expect("a log").lines().count(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_begins_at_the_place_that_was_kept_for_it_and_keeps_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let refusing = Settings { on_error: OnError::Refuse, ..settings(&folder.path().join("a")) };
+    let (audit, writer) = Audit::open(&refusing).expect("opened");
+    let record = |client: &str| {
+        let record = audit.begin(Wire::Http, None);
+        record.by(&client.into(), &"guest".into(), None);
+        record.of_method("subscriptions/listen");
+        record
+    };
+    let stream = record("ann");
+    assert_eq!(stream.reserve().await, Ok(()));
+    // Nobody writes yet, and there is room for no more.
+    (1..QUEUE).for_each(|_| record("bob").end(OK));
+    stream.stream();
+    assert_eq!(record("eve").reserve().await, Err(Unrecorded));
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let path = writer.path();
+    tasks.spawn(writer.run(stop.clone()));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(audit.0.as_ref().map(|shared| shared.queue.capacity()), Some(QUEUE));
+    stream.end(OK);
+    tasks.close();
+    stop.cancel();
+    tasks.wait().await;
+    let about = told(&path, &["client", "event"]);
+    let anns: Vec<_> = about.iter().filter(|line| line.starts_with("ann ")).collect();
+    assert_eq!(anns, ["ann begun", "ann request"]);
 }
 
 #[tokio::test(start_paused = true)]

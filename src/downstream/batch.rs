@@ -18,6 +18,7 @@ use super::calls::Calls;
 use super::legacy::{self, Peer};
 use super::recording::recorded;
 use super::{BATCH_WIDTH, MAX_BATCH, encode};
+use crate::audit::Record;
 use crate::gateway::Guest;
 use crate::json;
 use crate::mcp::revision::Revision;
@@ -62,23 +63,25 @@ pub(super) fn read(
 }
 
 /// Answers the messages of a batch, several at a time; `None` if nothing in it wants an answer.
-/// Progress of batched requests is not told.
+/// Progress of batched requests is not told. `fit` has the last word on the whole, which is what is recorded.
 pub(super) fn serve(
     guest: &Guest,
     peer: &Peer,
     calls: &Arc<Calls>,
     messages: Vec<Result<Message, Invalid>>,
     max_reply: usize,
+    fit: impl FnOnce(Bytes) -> Result<Bytes, Refused> + Send + 'static,
 ) -> impl Future<Output = Option<Answer>> + Send + 'static {
     guest.record().forget();
-    let mut open: Vec<BoxFuture<'static, (Option<Id>, Option<Answer>)>> = Vec::new();
+    let mut open: Vec<BoxFuture<'static, Answered>> = Vec::new();
     for message in messages {
         match message {
             Ok(Message::Request(request)) => {
                 let id = request.id.clone();
-                let guest = guest.recorded(guest.record().another());
+                let guest = guest.recorded(held(guest));
+                let record = guest.record().clone();
                 let call = legacy::serve(&guest, peer, calls, request, max_reply, Way::Batched);
-                open.push(async move { (Some(id), call.answer.await) }.boxed());
+                open.push(async move { (Some(id), call.answer.await, record) }.boxed());
             }
             Ok(Message::Notification(notification)) => {
                 if &*notification.method == "notifications/cancelled" {
@@ -90,24 +93,29 @@ pub(super) fn serve(
                 if let Some(answer) = invalid.as_answer() {
                     peer.questions.settle(answer);
                 }
-                let answer = recorded(&guest.record().another(), Answer::from(invalid));
-                open.push(future::ready((None, Some(answer))).boxed());
+                let (record, answer) = (held(guest), Answer::from(invalid));
+                open.push(future::ready((None, Some(answer), record)).boxed());
             }
         }
     }
     async move {
         let mut answers = stream::iter(open).buffer_unordered(BATCH_WIDTH);
-        let mut all = Vec::new();
-        while let Some((id, answer)) = answers.next().await {
+        let (mut all, mut records) = (Vec::new(), Vec::new());
+        while let Some((id, answer, record)) = answers.next().await {
             let Some(answer) = answer else { continue };
             let room = max_reply.saturating_sub(all.len());
-            let text = match answer.text {
-                Text::Whole(text) if text.len() <= room => text,
+            let answer = match &answer.text {
+                // Its own status is no response's.
+                Text::Whole(text) if text.len() <= room => {
+                    Answer { status: StatusCode::OK, ..answer }
+                }
                 _ => {
                     let refused = encode::too_large("all upstreams together", max_reply);
-                    rpc::write_error(id.as_ref(), &refused.error.to_bytes())
+                    Answer::refused(id.as_ref(), &refused)
                 }
             };
+            let Text::Whole(text) = recorded(&record, answer).text else { continue };
+            records.push(record);
             all.push(if all.is_empty() { b'[' } else { b',' });
             all.extend_from_slice(&text);
         }
@@ -115,9 +123,28 @@ pub(super) fn serve(
             return None;
         }
         all.push(b']');
-        let text = Text::Whole(all.into());
+        let text = match fit(all.into()) {
+            Ok(text) => text,
+            Err(refused) => {
+                for record in &records {
+                    recorded(record, Answer::refused(None, &refused));
+                }
+                rpc::write_error(None, &refused.error.to_bytes())
+            }
+        };
+        let text = Text::Whole(text);
         Some(Answer { status: StatusCode::OK, retry_after: None, failure: None, text })
     }
+}
+
+/// What one message of a batch came to: whose answer it is, the answer, and the record that it ends.
+type Answered = (Option<Id>, Option<Answer>, Record);
+
+/// The record of one message, which ends with what goes out of its answer.
+fn held(guest: &Guest) -> Record {
+    let record = guest.record().another();
+    record.hold();
+    record
 }
 
 /// Batches do not exist in this revision.

@@ -23,6 +23,7 @@ use super::questions::Questions;
 use super::recording::recorded;
 use super::session::new_id;
 use super::{Door, batch, encode};
+use crate::audit::Record;
 use crate::gateway::{Guest, Listen};
 use crate::json::Object;
 use crate::mcp::call::Client;
@@ -104,15 +105,14 @@ impl Conversation {
     }
 
     /// What a request is answered with at once if the client has as many under way as it may: it is
-    /// refused, but for a ping, whose answer takes no work.
+    /// refused, but for a ping, whose answer takes no work. Its record is the caller's to make.
     pub(super) fn busy_answer(&self, request: &Request, limit: usize) -> Option<Answer> {
         let refused = self.busy(limit)?;
         let is_ping = self.is_open() && &*request.method == "ping";
-        let answer = match is_ping {
+        Some(match is_ping {
             true => Answer::result(&request.id, b"{}"),
             false => Answer::refused(Some(&request.id), &refused),
-        };
-        Some(self.answered(request, answer))
+        })
     }
 
     /// The client, for a message whose record begins here.
@@ -149,8 +149,10 @@ impl Conversation {
         let id = request.id.clone();
         let max_reply = self.door.settings.max_reply;
         let (guest, peer) = (self.guest(), &opened.peer);
+        let record = guest.record().clone();
+        record.hold();
         let call = legacy::serve(&guest, peer, &self.calls, request, max_reply, Way::Shared);
-        self.outgoing.answer(id, call);
+        self.outgoing.answer(id, call, record);
         None
     }
 
@@ -204,11 +206,11 @@ impl Conversation {
         };
         let messages = batch::read(peer.revision, text)?;
         let max_reply = self.door.settings.max_reply;
-        let answers = batch::serve(&self.guest, peer, &self.calls, messages, max_reply);
         let (queue, room) = (self.outgoing.queue.clone(), Arc::clone(&self.outgoing.room));
+        let fit = move |text| with_room(&room, text);
+        let answers = batch::serve(&self.guest, peer, &self.calls, messages, max_reply, fit);
         self.outgoing.tasks.spawn(async move {
             if let Some(Answer { text: Text::Whole(text), .. }) = answers.await {
-                let text = with_room(&room, None, text);
                 // Fails only when the stream is gone, and the client with it.
                 let _ = queue.send(text).await;
             }
@@ -232,18 +234,18 @@ impl Conversation {
 }
 
 impl Outgoing {
-    /// Sends an answer if there is room for it now; else it comes back.
-    pub(super) fn try_say(&self, answer: Answer) -> Result<(), Answer> {
+    /// Sends an answer if there is room for it now, and tells whether there was.
+    pub(super) fn try_say(&self, answer: &Answer) -> bool {
         match &answer.text {
-            Text::Whole(text) if self.queue.try_send(text.clone()).is_ok() => Ok(()),
-            Text::Whole(_) | Text::Arriving(..) => Err(answer),
+            Text::Whole(text) => self.queue.try_send(text.clone()).is_ok(),
+            Text::Arriving(..) => false,
         }
     }
 
-    /// Sends a call's progress and then its answer, on a task of its own.
-    pub(super) fn answer(&self, id: Id, call: Call) {
+    /// Sends a call's progress and then its answer, on a task of its own. The record is that of the call.
+    pub(super) fn answer(&self, id: Id, call: Call, record: Record) {
         let (queue, room) = (self.queue.clone(), Arc::clone(&self.room));
-        self.tasks.spawn(answer(id, call, queue, self.max_reply, room));
+        self.tasks.spawn(answer(id, call, queue, self.max_reply, room, record));
     }
 }
 
@@ -253,6 +255,7 @@ async fn answer(
     queue: mpsc::Sender<Bytes>,
     max_reply: usize,
     room: Arc<Semaphore>,
+    record: Record,
 ) {
     let Call { mut answer, mut beside } = call;
     let done = loop {
@@ -268,11 +271,15 @@ async fn answer(
     let text = match done {
         // Held already by whoever made the call, so that a cancel still reaches it while it arrives.
         Some(done) => match done.whole(&id, max_reply).await.text {
-            Text::Whole(text) => Some(with_room(&room, Some(&id), text)),
+            Text::Whole(text) => Some(with_room(&room, text).unwrap_or_else(|refused| {
+                recorded(&record, Answer::refused(Some(&id), &refused));
+                rpc::write_error(Some(&id), &refused.error.to_bytes())
+            })),
             Text::Arriving(..) => None,
         },
         None => None,
     };
+    drop(record);
     for message in rest.chain(text) {
         if queue.send(message).await.is_err() {
             return;
@@ -282,17 +289,16 @@ async fn answer(
 
 /// An answer for which there is room until it has gone out, or an error in its place: whoever asks for much
 /// and reads nothing must not have it held here.
-fn with_room(room: &Arc<Semaphore>, id: Option<&Id>, text: Bytes) -> Bytes {
+fn with_room(room: &Arc<Semaphore>, text: Bytes) -> Result<Bytes, Refused> {
     if text.len() <= ALWAYS_BYTES {
-        return text;
+        return Ok(text);
     }
     let size = u32::try_from(text.len()).unwrap_or(u32::MAX);
     match Arc::clone(room).try_acquire_many_owned(size) {
-        Ok(permit) => Bytes::from_owner(Waiting { text, _room: permit }),
+        Ok(permit) => Ok(Bytes::from_owner(Waiting { text, _room: permit })),
         Err(_) => {
             let what = "too many large answers wait to be read: read them, then ask again";
-            let refused = Refused::new(StatusCode::OK, code::INTERNAL_ERROR, what);
-            rpc::write_error(id, &refused.error.to_bytes())
+            Err(Refused::new(StatusCode::OK, code::INTERNAL_ERROR, what))
         }
     }
 }

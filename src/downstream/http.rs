@@ -112,7 +112,7 @@ where
 }
 
 /// Serves a connection once hands are shaken.
-async fn serve_secured<S>(door: Arc<Door>, tls: &Tls, io: S, peer: SocketAddr)
+pub(super) async fn serve_secured<S>(door: Arc<Door>, tls: &Tls, io: S, peer: SocketAddr)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -126,7 +126,10 @@ where
             let certificate = certificate.map(Arc::new);
             serve(door, stream, Connection { peer: Some(peer), certificate }).await;
         }
-        Err(error) => debug!(%peer, %error, "a TLS handshake failed"),
+        Err(error) => {
+            debug!(%peer, %error, "a TLS handshake failed");
+            record::refused_handshake(&door, peer);
+        }
     }
 }
 

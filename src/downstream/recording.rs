@@ -46,7 +46,10 @@ fn judge(record: &Record, failure: Option<Failure>) -> (Outcome, Option<i64>) {
         Some(Failure::Own(code)) => {
             let failed = [own_code::UNAVAILABLE, own_code::TIMED_OUT, code::INTERNAL_ERROR];
             let is_error = failed.contains(&code) || record.is_sent() && code != own_code::TOO_BUSY;
-            (if is_error { Outcome::Error } else { Outcome::Refused }, Some(code))
+            (
+                if is_error && !record.is_refused() { Outcome::Error } else { Outcome::Refused },
+                Some(code),
+            )
         }
     }
 }

@@ -117,7 +117,7 @@ impl Client {
 
     async fn take_request(&mut self, request: Request) {
         if let Some(answer) = self.talk.busy_answer(&request, MAX_OPEN) {
-            return self.say(answer).await;
+            return self.say(self.talk.answered(&request, answer)).await;
         }
         let versions = &self.talk.door.settings.versions;
         match era::of_request(versions, &request.method, &request.params, None) {
@@ -151,7 +151,8 @@ impl Client {
         match modern::serve(&guest, opened, versions, &door.streams, max_reply, way) {
             Exchange::Call(Call { answer, beside }) => {
                 let answer = async move { open.run(answer).await.flatten() };
-                outgoing.answer(id, Call { answer: Box::pin(answer), beside });
+                let call = Call { answer: Box::pin(answer), beside };
+                outgoing.answer(id, call, record.clone());
             }
             Exchange::Listening(listening) => {
                 let listening = listen(listening, open, outgoing.queue.clone(), door.stop.clone());

@@ -31,13 +31,15 @@ impl Guest {
         method: &str,
         params: &Object,
     ) -> Result<Permit, Fault> {
+        self.record_asked(method, params);
         self.reserve().await?;
         let Some(limits) = self.limits() else { return Ok(Permit::unlimited()) };
         if revision.era() == Era::Modern && self.goes_on(method, params) {
             let target = self.item(revision, method, params).await;
             return Ok(limits.readmit(&self.charge(method, target.as_deref())));
         }
-        let target = match limits.look_at_items() {
+        // A record names the item, whatever counts.
+        let target = match limits.look_at_items() || self.record.is_on() {
             true => self.item(revision, method, params).await,
             false => None,
         };
@@ -89,6 +91,7 @@ impl Guest {
         limits.admit(charge).map_err(|Refused { retry_after, limit }| {
             let method = charge.method;
             tracing::debug!(client = %self.principal.name, method, limit, "a limit is reached");
+            self.record_limited(target, limit);
             Fault::TooMany { retry_after }
         })
     }

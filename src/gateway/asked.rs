@@ -4,6 +4,7 @@
 
 use super::tasks::Dressing;
 use super::{Fault, fault, unfit};
+use crate::audit::Record;
 use crate::guard::Watch;
 use crate::mcp::call::{Caller, Reply};
 use crate::mcp::name::UpstreamName;
@@ -24,17 +25,20 @@ pub enum Went {
 pub struct Asked {
     upstream: UpstreamName,
     /// Where somebody looks at the reply.
-    watch: Option<Watch>,
+    watch: Option<Box<Watched>>,
     /// Where the call may name a task.
     dressing: Option<Dressing>,
     questions: Vec<Question>,
     asks: Asks,
 }
 
+/// Who looks at the reply, and where it is told what was found.
+type Watched = (Watch, Record);
+
 impl Went {
     pub(super) async fn of(
         upstream: &UpstreamName,
-        watch: Option<Watch>,
+        watch: Option<Box<Watched>>,
         dressing: Option<Dressing>,
         called: Called,
     ) -> Result<Self, Fault> {
@@ -47,7 +51,13 @@ impl Went {
             }
         };
         let reply = match watch {
-            Some(watch) => watch.look(reply).await.map_err(|why| unfit(upstream, why))?.0,
+            Some(watched) => {
+                let (watch, record) = *watched;
+                let looked = watch.look(reply).await;
+                let (reply, found) = looked.map_err(|why| unfit(upstream, why, &record))?;
+                record.flagged(found.count());
+                reply
+            }
             None => reply,
         };
         Ok(Self::Replied(match dressing {
@@ -81,6 +91,14 @@ impl Asked {
             Some(dressing) => dressing.undress(answered),
             None => answered,
         });
+    }
+
+    /// The call, as what this other request goes on with.
+    pub(super) fn recorded(mut self, record: &Record) -> Self {
+        if let Some(watched) = &mut self.watch {
+            watched.1 = record.clone();
+        }
+        self
     }
 
     /// Goes on with the answers; those that are missing will be asked for again.

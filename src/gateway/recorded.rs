@@ -5,13 +5,17 @@
 use super::{Fault, Guest};
 use crate::audit::{Decision, Record};
 use crate::catalog::Target;
-use crate::mcp::call::Ask;
+use crate::json::Object;
+use crate::mcp::call::{Ask, Method};
+use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::revision::Revision;
+use crate::policy::Principal;
 
 impl Guest {
     /// The same guest, for one request or one conversation whose record this is.
     pub fn recorded(&self, record: Record) -> Self {
-        record.by(&self.principal.name, &self.principal.role);
+        let Principal { name, role, application } = &self.principal;
+        record.by(name, role, application.as_ref());
         Self { record, ..self.clone() }
     }
 
@@ -33,6 +37,31 @@ impl Guest {
     /// Something is about to go to an upstream; where it must be recorded, it is now.
     pub(super) async fn record_sending(&self) -> Result<(), Fault> {
         self.record.admit().await.map_err(|_| Fault::Unrecorded)
+    }
+
+    /// What is asked for, before anybody looks whether it is there.
+    pub(super) fn record_asked(&self, method: &str, params: &Object) {
+        if !self.record.is_on() {
+            return;
+        }
+        let asked = match method {
+            SUBSCRIBE | UNSUBSCRIBE => {
+                params.get_string("uri").map(|uri| (Kind::Resource, uri.into()))
+            }
+            method => Method::of(method).and_then(|method| Ask::item(method, params).ok()),
+        };
+        if let Some((kind, key)) = asked {
+            self.record.about(kind);
+            self.record.named(&key);
+        }
+    }
+
+    /// A limit is reached, by its number in the configuration.
+    pub(super) fn record_limited(&self, target: Option<&Target>, limit: usize) {
+        if self.record.is_on() {
+            target.into_iter().for_each(|target| self.record_found(target));
+            self.record.refused_by(&format!("limits[{limit}]"));
+        }
     }
 
     pub(super) fn record_found(&self, target: &Target) {

@@ -82,7 +82,7 @@ impl Guest {
                 }
                 let taken = parking.take(&self.principal, &request, &state, read);
                 let (asked, answers) = taken.ok_or_else(bad_state)??;
-                asked.answer(answers, caller).await?
+                asked.recorded(&self.record).answer(answers, caller).await?
             }
         };
         match went {

@@ -232,7 +232,12 @@ impl Guest {
     /// agrees; dropping the future leaves things as they were.
     pub async fn follow_task(&self, subscriptions: &Subscriptions, handle: &str) -> bool {
         self.settle().await;
+        self.record.named(handle);
         let Some((task, target)) = self.open_task(handle, Era::Modern) else { return false };
+        self.record_found(&target);
+        if self.record_sending().await.is_err() {
+            return false;
+        }
         let names = Arc::new(self.names(&target.upstream, &target.key, task.era));
         let owner = TaskOwner::new(names, subscriptions.tasks());
         let upstream = &self.gateway.upstreams[&target.upstream];

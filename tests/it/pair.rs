@@ -2,7 +2,7 @@
 //!
 //! What it does as any legacy wire does is in the matrix.
 
-mod bounds;
+pub(crate) mod bounds;
 mod ends;
 mod paths;
 mod stream;
@@ -28,7 +28,7 @@ async fn start(config: &str) -> World {
 }
 
 /// A client of plain requests.
-fn plain(world: &World, key: Option<&str>) -> Client {
+pub(crate) fn plain(world: &World, key: Option<&str>) -> Client {
     world.silent_client(LEGACY_HTTP, key)
 }
 
@@ -70,7 +70,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-async fn post(http: &Http, address: &str, body: impl Into<bytes::Bytes>) -> HttpReply {
+pub(crate) async fn post(http: &Http, address: &str, body: impl Into<bytes::Bytes>) -> HttpReply {
     let headers = http.headers("", "{}");
     http.send(Method::POST, address, body, &headers).whole().await
 }

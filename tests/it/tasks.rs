@@ -10,9 +10,9 @@ use crate::upstream::Script;
 use crate::world::{Scripts, World, everywhere, hub, pass};
 
 /// What a server declares that has both kinds of tasks.
-const BOTH: &str = r#"{"prompts":{"listChanged":true},"tools":{"listChanged":true},"resources":{"listChanged":true},"completions":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+pub(crate) const BOTH: &str = r#"{"prompts":{"listChanged":true},"tools":{"listChanged":true},"resources":{"listChanged":true},"completions":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 /// What a client of the extension declares.
-const EXTENSION: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+pub(crate) const EXTENSION: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 /// What a task is beside its id.
 const STATE: &str = r#""status":"working","createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:00Z""#;
 const ROLES: &str =
@@ -37,7 +37,7 @@ fn task(side: Side, before: &str, own: &str) -> String {
 }
 
 /// Lets this upstream's tools answer with a task of this id.
-fn begin_tasks(world: &World, upstream: &str, own: &str) {
+pub(crate) fn begin_tasks(world: &World, upstream: &str, own: &str) {
     let upstream = world.upstream(upstream);
     let side = upstream.side();
     match side.is_modern() {
@@ -47,7 +47,7 @@ fn begin_tasks(world: &World, upstream: &str, own: &str) {
 }
 
 /// Begins a task and returns its handle.
-async fn begun(client: &Client, tool: &str) -> String {
+pub(crate) async fn begun(client: &Client, tool: &str) -> String {
     let reply = client
         .request("tools/call", &format!(r#"{{"name":"{tool}","task":{{"ttl":60000}}}}"#))
         .await;

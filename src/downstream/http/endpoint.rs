@@ -66,7 +66,7 @@ pub(super) async fn answer(
         Ok((Route::Metadata, _)) => protection::metadata(&door.settings),
         Err(reply) => *reply,
     };
-    record::end(record, &mut reply);
+    record::end(record, &mut reply).await;
     reply.body_mut().hold(busy);
     reply
 }
@@ -87,6 +87,8 @@ async fn admit(
     let route = Route::find(settings, parts.uri.path())
         .ok_or_else(|| body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
     if route == Route::Metadata {
+        // Everybody may ask for it, as often as they like.
+        record.forget();
         return Err(match route.takes(&parts.method) {
             true => protection::metadata(settings).into(),
             false => body::wrong_method(&route.allow()).into(),
@@ -110,13 +112,14 @@ async fn admit(
         debug!(%refusal, "a client is not let in");
         protection::refuse(settings, &refusal)
     })?;
+    let guest = guest.recorded(record.clone());
     if let (&Method::POST, Route::Endpoint, Some(wait)) = (&parts.method, &route, guest.overrun())
         && !is_expected(door, &guest, &parts.headers)
     {
         debug!(client = %guest.principal().name, "a request is refused unread");
         return Err(too_many(wait).into());
     }
-    Ok((route, guest.recorded(record.clone())))
+    Ok((route, guest))
 }
 
 fn too_many(retry_after: Duration) -> Reply {
@@ -275,7 +278,7 @@ async fn post_batch(door: &Arc<Door>, guest: &Guest, headers: &HeaderMap, text: 
         Err(refused) => return body::json(Answer::refused(None, &refused)),
     };
     let answers =
-        batch::serve(guest, &session.peer, &session.calls, messages, door.settings.max_reply);
+        batch::serve(guest, &session.peer, &session.calls, messages, door.settings.max_reply, Ok);
     let call = Call { answer: answers.boxed(), beside: Beside::default() };
     match outlasting(door, session, call).answer.await {
         Some(answer) => body::json(answer),

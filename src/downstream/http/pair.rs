@@ -154,6 +154,9 @@ async fn take(
             body::json(Answer::from(invalid))
         })?),
     };
+    if let Told::Message(Message::Request(request)) = &message {
+        guest.record().of_method(&request.method);
+    }
     let (verdict, taken) = oneshot::channel();
     inbox.try_send(Posted { told: message, verdict }).map_err(|error| match error {
         mpsc::error::TrySendError::Full(_) => too_busy(),

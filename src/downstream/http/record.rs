@@ -2,17 +2,19 @@
 //!
 //! Knows nothing of: what is asked.
 
+use std::net::SocketAddr;
+
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName};
 use hyper::http::request::Parts;
 
 use super::Connection;
-use super::body::Reply;
+use super::body::{self, Reply};
 use super::routes::Route;
-use crate::audit::{Ending, Outcome, Record, Wire};
-use crate::downstream::answer::Failure;
+use crate::audit::{Ending, Outcome, Record, Unrecorded, Wire};
+use crate::downstream::answer::{Answer, Failure};
 use crate::downstream::recording::Streaming;
-use crate::downstream::{Door, origin};
+use crate::downstream::{Door, encode, origin};
 
 /// Begins the record of a request whose head is there.
 pub(super) fn begin(door: &Door, connection: &Connection, parts: &Parts) -> Record {
@@ -29,16 +31,29 @@ pub(super) fn begin(door: &Door, connection: &Connection, parts: &Parts) -> Reco
     record
 }
 
+/// Tells of a connection that ended before it could ask for anything.
+pub(super) fn refused_handshake(door: &Door, peer: SocketAddr) {
+    let record = door.settings.audit.begin(Wire::Http, Some(peer.ip().to_canonical()));
+    record.refused_by("tls");
+    let outcome = Outcome::Refused;
+    record.end(Ending { outcome, code: None, status: None, bytes_out: None });
+}
+
 /// Ends the record with the response, or with its stream.
-pub(super) fn end(record: Record, reply: &mut Reply) {
+pub(super) async fn end(record: Record, reply: &mut Reply) {
     if !record.is_at_the_door() {
         return;
     }
-    let status = reply.status();
     let is_stream = reply.headers().get(CONTENT_TYPE).is_some_and(|it| it == "text/event-stream");
-    if is_stream && status == StatusCode::OK {
-        return reply.body_mut().record(Streaming::begin(record));
+    if is_stream && reply.status() == StatusCode::OK {
+        match record.reserve().await {
+            Ok(()) => return reply.body_mut().record(Streaming::begin(record)),
+            Err(Unrecorded) => {
+                *reply = body::json(Answer::refused(None, &encode::unrecorded()));
+            }
+        }
     }
+    let status = reply.status();
     // A notification, an answer, or a message that is answered on another stream.
     if status == StatusCode::ACCEPTED {
         return record.forget();

@@ -122,21 +122,32 @@ async fn subscribe(
         };
         let outcome = match subscribed {
             Ok(Subscribed::Agreed) => {
-                guest.record().forget();
+                guest.record().end_if_told(ended(Outcome::Ok));
                 return Some(json::quote(uri));
             }
             Ok(Subscribed::Refused(_)) | Err(Fault::Upstream { .. }) => Outcome::Error,
             Err(_) => Outcome::Refused,
         };
-        guest.record().end(Ending { outcome, code: None, status: None, bytes_out: None });
+        guest.record().end(ended(outcome));
         None
     }));
     let following = join_all(tasks.iter().map(|handle| async {
-        let is_followed = guest.follow_task(&subscriptions, handle).await;
-        is_followed.then(|| json::quote(handle))
+        let guest = guest.recorded(guest.record().another());
+        guest.record().of_method(LISTEN);
+        if guest.follow_task(&subscriptions, handle).await {
+            guest.record().end_if_told(ended(Outcome::Ok));
+            return Some(json::quote(handle));
+        }
+        let outcome = if guest.record().is_sent() { Outcome::Error } else { Outcome::Refused };
+        guest.record().end(ended(outcome));
+        None
     }));
     let (resources, tasks) = join(subscribing, following).await;
     [resources, tasks].map(|names| names.into_iter().flatten().collect())
+}
+
+fn ended(outcome: Outcome) -> Ending {
+    Ending { outcome, code: None, status: None, bytes_out: None }
 }
 
 impl Listening {

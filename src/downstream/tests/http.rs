@@ -58,3 +58,42 @@ pub(super) fn with_length(request: &str) -> String {
         .collect();
     format!("{}\r\n\r\n{body}", lines.join("\r\n"))
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_handshake_that_fails_has_a_line_in_the_audit_log() {
+    use crate::audit::{self, Audit};
+    use crate::downstream::http::serve_secured;
+    use crate::downstream::http::tls::{Files, Key, Tls};
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let names = vec!["weir.test".to_owned()];
+    let signed = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    std::fs::write(at("cert"), signed.cert.pem()).expect("written");
+    std::fs::write(at("key"), signed.signing_key.serialize_pem()).expect("written");
+    let (certificate, key) = (at("cert"), Key::File(at("key")));
+    let files = Files { certificate, key, client_ca: None, client_required: false };
+    let tls = Tls::open(files).expect("good");
+    let (audit, writer) = Audit::open(&audit::Settings {
+        target: audit::Target::File(at("log")),
+        arguments: audit::Arguments::None,
+        chain: true,
+        rotate_size: 1 << 20,
+        rotate_keep: 1,
+        on_error: audit::OnError::Continue,
+    })
+    .expect("a log");
+    let world = World::with(Settings { audit, ..Settings::default() }).await;
+    let (ours, mut theirs) = duplex(1024);
+    theirs.write_all(b"GET /mcp HTTP/1.1\r\n\r\n").await.expect("there is room");
+    let peer = ([192, 0, 2, 7], 50_000).into();
+    serve_secured(Arc::clone(&world.door), &tls, ours, peer).await;
+    let stop = CancellationToken::new();
+    stop.cancel();
+    writer.run(stop).await;
+    let log = std::fs::read_to_string(at("log")).expect("a log");
+    let line: Value = serde_json::from_str(log.lines().nth(1).expect("a line")).expect("JSON");
+    let told = ["event", "from", "wire", "rule", "outcome"].map(|it| line[it].as_str());
+    assert_eq!(told, ["request", "192.0.2.7", "http", "tls", "refused"].map(Some));
+    assert!(line.get("method").is_none() && line.get("http").is_none(), "{line}");
+}

@@ -151,7 +151,7 @@ async fn a_message_over_the_limit_of_time_is_not_waited_for() {
 }
 
 /// A stream of which no more is read than its address, and that address.
-async fn unread(world: &World) -> (DuplexStream, String) {
+pub(crate) async fn unread(world: &World) -> (DuplexStream, String) {
     let mut raw = world.connect();
     let request = format!("GET /sse HTTP/1.1\r\nHost: {AUTHORITY}\r\n\r\n");
     raw.write_all(request.as_bytes()).await.expect("the house reads");

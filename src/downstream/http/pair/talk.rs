@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::table::Listed;
+use crate::audit::Record;
 use crate::downstream::answer::{Answer, Call, Refused};
 use crate::downstream::conversation::Conversation;
 use crate::downstream::{Door, legacy};
@@ -114,8 +115,12 @@ impl Talk {
         let outgoing = &self.conversation.outgoing;
         let id = request.id.clone();
         if let Some(answer) = self.conversation.busy_answer(&request, MAX_OPEN) {
-            // On the stream, where its client looks for it, if there is room.
-            return outgoing.try_say(answer);
+            // On the stream, where its client looks for it, if there is room; else the POST's record tells of it.
+            if !outgoing.try_say(&answer) {
+                return Err(answer);
+            }
+            self.conversation.answered(&request, answer);
+            return Ok(());
         }
         let answer = if self.conversation.is_open() && &*request.method == legacy::OPENING {
             let text = "the session is open already: open another stream to begin anew";
@@ -125,7 +130,8 @@ impl Talk {
             self.conversation.take_request(request)
         };
         if let Some(answer) = answer {
-            self.conversation.outgoing.answer(id, Call::answered(answer));
+            let call = Call::answered(answer);
+            self.conversation.outgoing.answer(id, call, Record::off());
         }
         Ok(())
     }

@@ -1,0 +1,114 @@
+//! What is told of a request's own words: its arguments, and the trace that it names.
+//!
+//! Promises: what is told has a bound, however much a client sends.
+//!
+//! Knows nothing of: the rest of a line.
+
+use sha2::{Digest, Sha256};
+
+use super::Arguments;
+use super::line::{MAX_FIELD_BYTES, quote};
+use crate::hex::hex;
+use crate::json::Object;
+
+/// What is told of a request's arguments, as JSON.
+pub(super) fn arguments(choice: Arguments, method: &str, params: &Object) -> Option<Box<str>> {
+    let member = match method {
+        "tools/call" | "prompts/get" => "arguments",
+        "completion/complete" => "argument",
+        _ => return None,
+    };
+    let mut out = String::new();
+    match choice {
+        Arguments::None => return None,
+        Arguments::Names => {
+            let arguments = params.get_object(member)?;
+            let names: Vec<_> = arguments.keys().collect();
+            for (at, name) in names.iter().enumerate() {
+                out.push(if at == 0 { '[' } else { ',' });
+                if out.len() + name.len() > MAX_FIELD_BYTES {
+                    let rest = format!("… ({} more)", names.len() - at);
+                    quote(&mut out, &rest, MAX_FIELD_BYTES);
+                    break;
+                }
+                quote(&mut out, name, MAX_FIELD_BYTES);
+            }
+            out.push_str(if names.is_empty() { "[]" } else { "]" });
+        }
+        Arguments::Hash => {
+            let digest = Sha256::digest(params.get_bytes(member)?);
+            quote(&mut out, &format!("sha256:{}", hex(&digest)), MAX_FIELD_BYTES);
+        }
+        Arguments::Full => quote(&mut out, params.get(member)?, MAX_ARGUMENTS_BYTES),
+    }
+    Some(out.into())
+}
+
+/// The trace's id in a `traceparent`: version, trace, parent and flags, in lower-case hexadecimal digits, of
+/// which the ids are not all zeros and the version is not `ff`.
+pub(super) fn trace_id(traceparent: &str) -> Option<Box<str>> {
+    let is_hex = |text: &str, length: usize| {
+        text.len() == length
+            && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    };
+    let is_id = |text: &str, length| is_hex(text, length) && text.bytes().any(|byte| byte != b'0');
+    let mut parts = traceparent.split('-');
+    let (version, trace, parent, flags) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let is_good = is_hex(version, 2) && version != "ff" && is_id(trace, 32) && is_id(parent, 16);
+    // Later versions may have more behind the flags.
+    let is_whole = is_hex(flags, 2) && (version != "00" || parts.next().is_none());
+    (is_good && is_whole).then(|| trace.into())
+}
+
+/// The most bytes of arguments that are told in full.
+const MAX_ARGUMENTS_BYTES: usize = 16 * 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_told_if_its_parent_is_well_formed() {
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        for (text, expected) in [
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Some(trace)),
+            ("01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", Some(trace)),
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", None),
+            ("ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", None),
+            ("00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", None),
+            ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", None),
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", None),
+            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7", None),
+            ("", None),
+            ("x\r\ny", None),
+        ] {
+            assert_eq!(trace_id(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_told_as_it_is_chosen() {
+        let params = Object::parse(r#"{"name":"x","arguments":{"b":"hunter2", "\u0061":1e400}}"#)
+            .expect("an object");
+        let told = |choice| arguments(choice, "tools/call", &params);
+        assert_eq!(told(Arguments::None), None);
+        assert_eq!(told(Arguments::Names).as_deref(), Some(r#"["b","a"]"#));
+        let hash = told(Arguments::Hash).expect("a hash");
+        assert!(hash.starts_with("\"sha256:") && hash.len() == 73, "{hash}");
+        let full = r#""{\"b\":\"hunter2\", \"\\u0061\":1e400}""#;
+        assert_eq!(told(Arguments::Full).as_deref(), Some(full));
+        assert_eq!(arguments(Arguments::Full, "resources/read", &params), None);
+        let none = Object::new();
+        assert_eq!(arguments(Arguments::Names, "tools/call", &none), None);
+    }
+
+    #[test]
+    fn the_names_of_many_arguments_have_a_bound() {
+        let members: Vec<_> = (0..500).map(|at| format!("\"argument-{at}\":0")).collect();
+        let text = format!(r#"{{"arguments":{{{}}}}}"#, members.join(","));
+        let told = arguments(Arguments::Names, "prompts/get", &Object::parse(text).expect("one"));
+        let told = told.expect("names");
+        assert!(told.len() < MAX_FIELD_BYTES + 40 && told.ends_with("more)\"]"), "{told}");
+    }
+}

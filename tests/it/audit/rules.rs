@@ -1,0 +1,174 @@
+//! What stands in a line beside its end: the rule that refused, what was asked for, what was found, and who it was.
+
+use hyper::Method;
+
+use super::Recorded;
+use crate::cell::{CLIENTS, LEGACY_HTTP, MODERN_HTTP};
+use crate::client::{named, set};
+use crate::identity::token;
+use crate::tasks::{BOTH, EXTENSION, begin_tasks, begun};
+use crate::upstream::Script;
+use crate::world::{World, settle, with_pair};
+
+const ONE_CALL: &str =
+    "[[limits]]\nper = \"client\"\nmethod = \"tools/call\"\nrate = \"1/h\"\nburst = 1";
+
+#[tokio::test(start_paused = true)]
+async fn what_a_limit_refuses_names_the_limit_and_what_was_asked_for() {
+    for side in CLIENTS {
+        let house = Recorded::start(MODERN_HTTP, ONE_CALL).await;
+        let client = house.client(side).await;
+        assert!(client.call_tool("hub__a").await.outcome.is_ok());
+        for name in ["hub__a", "hub__b", "hub__c"] {
+            assert_eq!(client.call_tool(name).await.code(), 4290);
+        }
+        client.request("resources/unsubscribe", r#"{"uri":"file:///a"}"#).await.code();
+        client.request("tasks/get", r#"{"taskId":"t"}"#).await.code();
+        drop(client);
+        let members = ["method", "name", "upstream", "item", "decision", "rule", "outcome", "code"];
+        let told = house.told(&members).await;
+        let told: Vec<_> = told.iter().filter(|line| !line.starts_with("- ")).collect();
+        let expected = [
+            "tools/call hub__a hub a allowed hub/* ok -",
+            "tools/call hub__a hub a allowed limits[0] refused 4290",
+            "tools/call hub__b - - - limits[0] refused 4290",
+            "tools/call hub__c - - - limits[0] refused 4290",
+            "resources/unsubscribe file:///a - - - - refused -32601",
+            "tasks/get t - - - - refused -32601",
+        ];
+        assert_eq!(told, expected, "{side}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_floods_is_named_though_nothing_is_read() {
+    let house = Recorded::start(MODERN_HTTP, ONE_CALL).await;
+    let client = house.client(MODERN_HTTP).await;
+    for _ in 0..101 {
+        let _ = client.call_tool("hub__a").await;
+    }
+    let http = client.http();
+    let unread = http.post("{", &http.headers("tools/call", &named("hub__a"))).whole().await;
+    assert_eq!(unread.status, 429);
+    drop(client);
+    let told = house.told(&["client", "role", "http", "outcome", "code", "status"]).await;
+    let last = told.last().map(String::as_str);
+    assert_eq!(last, Some("guest guest POST refused 4290 429"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_guard_finds_is_told_and_what_it_refuses_is_refused() {
+    let says = r#""messages":[{"role":"user","content":{"type":"text","text":"a\u001b[0m"}}]"#;
+    for (setting, expected) in [
+        ("flag", "prompts/get a hub/* 1 ok -"),
+        ("strip", "prompts/get a hub/* 1 ok -"),
+        ("pass", "prompts/get a hub/* - ok -"),
+        ("refuse", "prompts/get a guard - refused -32603"),
+    ] {
+        for side in CLIENTS {
+            let guard = format!("[guard]\nhidden_text = \"{setting}\"\nmax_argument = 8\n");
+            let house = Recorded::start(MODERN_HTTP, &guard).await;
+            let client = house.client(side).await;
+            let result = format!(r#"{{"resultType":"complete",{says}}}"#);
+            house.world.upstream("hub").result("prompts/get", &result);
+            let _ = client.get_prompt("hub__a").await;
+            let long = r#"{"name":"hub__a","arguments":{"x":"123456789"}}"#;
+            assert_eq!(client.request("prompts/get", long).await.code(), -32602);
+            drop(client);
+            let told = house.told(&["method", "item", "rule", "flags", "outcome", "code"]).await;
+            let told: Vec<_> = told.iter().filter(|line| line.starts_with("prompts/")).collect();
+            let bad = "prompts/get a guard - refused -32602";
+            assert_eq!(told, [expected, bad], "{side}, {setting}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_tells_its_application_and_what_everybody_may_read_has_no_line() {
+    let corp = r#"
+        [server]
+        public_url = "http://127.0.0.1:8642"
+        [auth.oidc.corp]
+        issuer = "https://id.test/a"
+        audience = ["http://127.0.0.1:8642/mcp"]
+        roles = { devs = "guest" }
+    "#;
+    let house = Recorded::start(MODERN_HTTP, corp).await;
+    let shown = token("ann", r#""roles":["devs"],"client_id":"editor""#);
+    let client = house.world.client_with(MODERN_HTTP, &shown, "guest").await;
+    client.prompts().await;
+    let http = client.http();
+    let path = "/.well-known/oauth-protected-resource";
+    for method in [Method::GET, Method::HEAD, Method::POST] {
+        http.send(method, path, "", &http.plain_headers()).whole().await;
+    }
+    let mut evil = http.plain_headers();
+    set(&mut evil, "origin", "https://evil.test");
+    http.send(Method::GET, path, "", &evil).whole().await;
+    drop(client);
+    let told = house.told(&["client", "role", "application", "http", "method", "status"]).await;
+    assert_eq!(told, ["corp/ann guest editor - prompts/list 200", "- - - GET - 403"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_listen_asks_of_upstreams_has_lines_with_an_end() {
+    for side in CLIENTS.into_iter().filter(|side| side.is_modern()) {
+        for (on_error, is_must) in [("refuse", true), ("continue", false)] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let config = format!(
+                "{}[audit]\nenabled = true\non_error = \"{on_error}\"\n[state]\ndir = \"{}\"\n",
+                super::ROLES,
+                folder.path().display()
+            );
+            let script = Script::full(MODERN_HTTP).subscribable();
+            let tasks = Script::full(MODERN_HTTP).capabilities(BOTH);
+            let scripts = vec![("other", script), ("hub", tasks)];
+            let world = World::start_recorded(scripts, &with_pair(&config)).await;
+            let house = Recorded { world, folder };
+            let client = house.world.client_as_declaring("guest", side, EXTENSION).await;
+            begin_tasks(&house.world, "hub", "own");
+            let handle = begun(&client, "hub__a").await;
+            let (ears, honored) = client.follow_tasks(&[&handle, "x"]).await;
+            assert_eq!(honored, [&*handle]);
+            ears.cancel().await;
+            let (ears, honored) = client.follow(&["file:///a"]).await;
+            assert_eq!(honored, ["file:///a"]);
+            ears.cancel().await;
+            settle().await;
+            drop(client);
+            let told = house.told(&["event", "method", "name", "outcome"]).await;
+            let told: Vec<_> =
+                told.iter().filter_map(|line| line.split_once(" subscriptions/listen ")).collect();
+            let mut expected = vec![("begun", "- -"), ("request", "x refused")];
+            let own = [("admitted", "hub__a -"), ("request", "hub__a ok")];
+            expected.extend(own.iter().filter(|_| is_must));
+            expected.extend([("request", "- ok"), ("begun", "- -")]);
+            let own = [("admitted", "file:///a -"), ("request", "file:///a ok")];
+            expected.extend(own.iter().filter(|_| is_must));
+            expected.push(("request", "- ok"));
+            let (mut told, wire) = (told, side.wire);
+            told.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(told, expected, "{wire:?}, {on_error}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_must_be_recorded_and_cannot_be_is_refused() {
+    let house = Recorded::start(MODERN_HTTP, "on_error = \"refuse\"").await;
+    let client = house.client(LEGACY_HTTP).await;
+    let there = house.folder.path().to_owned();
+    settle().await;
+    std::fs::rename(there.join("audit.jsonl"), there.join("gone")).expect("moved");
+    std::fs::create_dir(there.join("audit.jsonl")).expect("made");
+    assert_eq!(client.call_tool("hub__a").await.code(), 5031);
+    let http = client.http();
+    let mut headers = http.headers("", "{}");
+    set(&mut headers, "accept", "text/event-stream");
+    let reply = http.send(Method::GET, "/mcp", "", &headers).whole().await;
+    assert_eq!(reply.code(), 5031);
+    std::fs::remove_dir(there.join("audit.jsonl")).expect("removed");
+    drop(client);
+    house.world.close().await;
+}
