@@ -79,7 +79,7 @@ struct Open {
 }
 
 struct State {
-    /// Kept behind the end, for records beside this one.
+    /// Told with each line; kept behind the end, for records beside this one.
     who: Who,
     /// `None` once it is over.
     draft: Option<Draft>,
@@ -325,12 +325,7 @@ impl Record {
 
     fn who(&self, learn: impl FnOnce(&mut Who)) {
         if let Some(open) = &self.0 {
-            let mut state = open.lock();
-            learn(&mut state.who);
-            let who = state.who.clone();
-            if let Some(draft) = &mut state.draft {
-                draft.told.who = who;
-            }
+            learn(&mut open.lock().who);
         }
     }
 
@@ -355,15 +350,18 @@ impl Open {
     /// A line about a request that is not over.
     fn line(&self, moment: Moment) -> Option<Line> {
         let mut state = self.lock();
+        let who = state.who.clone();
         let told = &mut state.draft.as_mut()?.told;
         let number = self.audit.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        let number = *told.number.get_or_insert(number);
-        Some(Line::Request(Box::new(Told { moment, number: Some(number), ..(**told).clone() })))
+        let number = Some(*told.number.get_or_insert(number));
+        Some(Line::Request(Box::new(Told { who, moment, number, ..(**told).clone() })))
     }
 
     fn end(&self, ending: Ending) {
-        let draft = self.lock().draft.take();
-        if let Some(Draft { mut told, place, .. }) = draft {
+        let mut state = self.lock();
+        if let Some(Draft { mut told, place, .. }) = state.draft.take() {
+            told.who = state.who.clone();
+            drop(state);
             told.ending = Some(ending);
             told.duration = self.begun.elapsed();
             self.audit.put(Line::Request(told), place);

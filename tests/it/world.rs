@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use weir::app::App;
 use weir::audit::{Audit, Writer};
 use weir::config::{Config, Options};
+use weir::gateway::Guest;
 use weir::upstream::dial::{Child, Command, Dial, Stream};
 
 use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Wire, matrix};
@@ -158,6 +159,11 @@ impl World {
     /// How many legacy sessions over HTTP are open.
     pub(crate) fn sessions(&self) -> usize {
         self.app.door().sessions()
+    }
+
+    /// A client of the configuration, without a wire.
+    pub(crate) fn guest(&self, client: &str) -> Guest {
+        self.app.gateway().enter_as(client).expect("a client")
     }
 
     /// A client without credentials.
