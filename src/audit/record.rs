@@ -171,7 +171,10 @@ impl Record {
     pub fn of_method(&self, method: &str) {
         self.tell(|told| {
             told.http = None;
-            told.method = Some(method.into());
+            // Said at the door, and once more by the dialect.
+            if told.method.as_deref() != Some(method) {
+                told.method = Some(method.into());
+            }
         });
     }
 
@@ -419,7 +422,7 @@ fn arguments(choice: Arguments, method: &str, params: &Object) -> Option<Box<str
         "completion/complete" => "argument",
         _ => return None,
     };
-    let mut out = String::new();
+    let mut out = String::with_capacity(64);
     match choice {
         Arguments::None => return None,
         Arguments::Names => {

@@ -33,7 +33,7 @@ impl Role {
 
     /// The pattern that decides whether the role may use an item, if there is one.
     pub fn rule(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> Option<&Pattern> {
-        self.rules(kind).decide(&format!("{upstream}/{own}"))
+        self.rules(kind).decide(&[upstream.as_str(), "/", own].concat())
     }
 
     /// Whether any rule lets the role use anything of this upstream; what is denied by name is not

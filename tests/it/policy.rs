@@ -127,13 +127,13 @@ async fn a_filtered_list_is_private() {
 #[tokio::test(start_paused = true)]
 async fn a_thousand_roles_with_the_same_rules_share_one_view() {
     // In whatever order they are written.
-    let rules = [r#"["hub/*", "x"]"#, r#"["x", "hub/*"]"#];
-    let role = |n| {
+    let rules = [r#"["hub/*", "*/x"]"#, r#"["*/x", "hub/*"]"#];
+    let role = |n: usize| {
         let allow = rules[n % 2];
         format!("[roles.r{n}]\nprompts.allow = {allow}\nprompts.deny = [\"hub/b\"]\n")
     };
     let config = (0..1_000).map(role).collect::<String>();
-    let config = config + "[roles.other]\nprompts.allow = [\"hub/*\", \"x\"]\n";
+    let config = config + "[roles.other]\nprompts.allow = [\"hub/*\", \"*/x\"]\n";
     let world = World::start(hub(MODERN_HTTP), &config).await;
     let prompts = |view: &View| -> Vec<_> {
         view.targets(Kind::Prompt).iter().map(|target| target.key.to_string()).collect()
