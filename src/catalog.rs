@@ -13,7 +13,7 @@
 //! role neither wakes who watches its view, nor takes a URI from another upstream in it.
 //!
 //! Concurrency: there is one writer at a time, behind a lock. Who reads a view never waits for it: a
-//! view is a value behind an `Arc`, replaced whole.
+//! view is a value behind an `Arc`, replaced whole. Equal tables are one.
 //!
 //! Knows nothing of: clients, transports, protocol eras, and how a role is written down.
 
@@ -44,7 +44,7 @@ use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use instructions::Instructions;
 use shelf::Shelf;
-use table::Table;
+use table::{Table, Tables};
 
 /// Decides what one role may see. It is asked while the catalog is locked: it must neither wait nor
 /// call the catalog.
@@ -149,6 +149,8 @@ type Feed = Arc<watch::Sender<Arc<View>>>;
 struct Writer {
     sources: Vec<Source>,
     viewers: Vec<Viewer>,
+    /// Per kind.
+    tables: [Tables; 4],
 }
 
 /// What is known of one upstream.
@@ -166,7 +168,7 @@ impl Catalog {
         Self {
             settings: Arc::new(settings),
             in_use: RwLock::default(),
-            writer: Mutex::new(Writer { sources, viewers: Vec::new() }),
+            writer: Mutex::new(Writer { sources, viewers: Vec::new(), tables: Default::default() }),
         }
     }
 
@@ -183,7 +185,8 @@ impl Catalog {
         }
         *place = Some(shelf);
         for viewer in &mut writer.viewers {
-            viewer.follow(&self.settings, &writer.sources, at, kind);
+            let tables = &mut writer.tables[kind.index()];
+            viewer.follow(&self.settings, &writer.sources, tables, at, kind);
         }
     }
 
@@ -214,7 +217,8 @@ impl Catalog {
         if let Some(feed) = self.feed(role) {
             return feed.subscribe();
         }
-        let viewer = Viewer::new(&self.settings, &writer.sources, filter);
+        let Writer { sources, tables, .. } = &mut *writer;
+        let viewer = Viewer::new(&self.settings, sources, tables, filter);
         let feed = Arc::clone(&viewer.feed);
         writer.viewers.push(viewer);
         let mut in_use = self.in_use.write().unwrap_or_else(PoisonError::into_inner);
@@ -269,7 +273,12 @@ struct Viewer {
 }
 
 impl Viewer {
-    fn new(settings: &Arc<Settings>, sources: &[Source], filter: &Arc<dyn Filter>) -> Self {
+    fn new(
+        settings: &Arc<Settings>,
+        sources: &[Source],
+        tables: &mut [Tables; 4],
+        filter: &Arc<dyn Filter>,
+    ) -> Self {
         let outlets = &settings.outlets;
         let reaches = outlets.iter().map(|outlet| filter.reaches(&outlet.name)).collect();
         let view = View::empty(Arc::clone(settings), Arc::clone(filter));
@@ -285,14 +294,21 @@ impl Viewer {
                 viewer.parts[kind.index()][at] = viewer.part(sources, at, kind);
             }
             let table = Table::merge(outlets, &viewer.parts[kind.index()]);
-            view.tables[kind.index()] = Arc::new(table);
+            view.tables[kind.index()] = tables[kind.index()].share(table);
         }
         viewer.show(settings, sources, view);
         viewer
     }
 
     /// Takes up what one upstream newly lists of one kind.
-    fn follow(&mut self, settings: &Settings, sources: &[Source], at: usize, kind: Kind) {
+    fn follow(
+        &mut self,
+        settings: &Settings,
+        sources: &[Source],
+        tables: &mut Tables,
+        at: usize,
+        kind: Kind,
+    ) {
         // Nothing in this view may depend on an upstream that it does not reach: not even its times.
         if !self.reaches[at] {
             return;
@@ -305,7 +321,7 @@ impl Viewer {
             let table = Table::merge(&settings.outlets, parts);
             // What changed may be hidden behind another upstream's URI all the same.
             if table != *view.tables[kind.index()] {
-                view.tables[kind.index()] = Arc::new(table);
+                view.tables[kind.index()] = tables.share(table);
             }
         }
         self.show(settings, sources, view);

@@ -171,23 +171,26 @@ impl Gateway {
     pub fn enter_as_operator(self: &Arc<Self>) -> Guest {
         // No role of the configuration can have this name.
         let principal = Principal::new("operator", "*");
-        Guest { is_limited: false, ..self.with_role(principal, Role::everything().into(), true) }
+        let view = Arc::clone(&principal.role);
+        let guest = self.with_role(principal, Role::everything().into(), &view, true);
+        Guest { is_limited: false, ..guest }
     }
 
     fn guest(self: &Arc<Self>, principal: Principal, anonymous: bool) -> Guest {
-        let role = self.policy.role(&principal);
-        self.with_role(principal, role, anonymous)
+        let (role, view) = self.policy.role_and_view(&principal);
+        self.with_role(principal, role, &view, anonymous)
     }
 
     fn with_role(
         self: &Arc<Self>,
         principal: Principal,
         role: Arc<Role>,
+        view: &str,
         anonymous: bool,
     ) -> Guest {
         let public = anonymous && *role == Role::everything();
         let filter: Arc<dyn Filter> = Arc::new(ByRole(role));
-        let view = self.catalog.view(&principal.role, &filter);
+        let view = self.catalog.view(view, &filter);
         Guest {
             gateway: Arc::clone(self),
             principal,

@@ -4,8 +4,13 @@
 
 /// Bytes as hexadecimal digits, small letters.
 pub fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble & 15)]);
+    let mut out = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        out.push(digit(byte >> 4));
+        out.push(digit(*byte));
+    }
+    out
 }
 
 #[cfg(test)]

@@ -226,6 +226,11 @@ impl Policy {
 
     /// What a principal may use.
     pub fn role(&self, principal: &Principal) -> Arc<Role> {
+        self.roles.get(&principal.role).0
+    }
+
+    /// The same, and the name of the view that it has: roles with the same rules have the same.
+    pub fn role_and_view(&self, principal: &Principal) -> (Arc<Role>, Arc<str>) {
         self.roles.get(&principal.role)
     }
 }

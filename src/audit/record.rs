@@ -80,7 +80,7 @@ struct Open {
 }
 
 struct State {
-    /// Kept behind the end, for records beside this one.
+    /// Told with each line; kept behind the end, for records beside this one.
     who: Who,
     /// `None` once it is over.
     draft: Option<Draft>,
@@ -182,7 +182,10 @@ impl Record {
     pub fn of_method(&self, method: &str) {
         self.tell(|told| {
             told.http = None;
-            told.method = Some(method.into());
+            // Said at the door, and once more by the dialect.
+            if told.method.as_deref() != Some(method) {
+                told.method = Some(method.into());
+            }
         });
     }
 
@@ -383,12 +386,7 @@ impl Record {
 
     fn who(&self, learn: impl FnOnce(&mut Who)) {
         if let Some(open) = &self.0 {
-            let mut state = open.lock();
-            learn(&mut state.who);
-            let who = state.who.clone();
-            if let Some(draft) = &mut state.draft {
-                draft.told.who = who;
-            }
+            learn(&mut open.lock().who);
         }
     }
 
@@ -413,10 +411,11 @@ impl Open {
     /// A line about a request that is not over.
     fn line(&self, moment: Moment) -> Option<Line> {
         let mut state = self.lock();
+        let who = state.who.clone();
         let told = &mut state.draft.as_mut()?.told;
         let number = self.audit.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        let number = *told.number.get_or_insert(number);
-        Some(Line::Request(Box::new(Told { moment, number: Some(number), ..(**told).clone() })))
+        let number = Some(*told.number.get_or_insert(number));
+        Some(Line::Request(Box::new(Told { who, moment, number, ..(**told).clone() })))
     }
 
     fn end(&self, ending: Ending) {
@@ -432,8 +431,10 @@ impl Open {
     }
 
     fn put(&self) {
-        let draft = self.lock().draft.take();
-        if let Some(Draft { told, place, .. }) = draft {
+        let mut state = self.lock();
+        if let Some(Draft { mut told, place, .. }) = state.draft.take() {
+            told.who = state.who.clone();
+            drop(state);
             self.audit.put(Line::Request(told), place);
         }
     }

@@ -1,7 +1,8 @@
 //! The writer: one task that takes what has ended, and puts it into the file in batches.
 //!
-//! Promises: lines go out in the order in which they were put into the queue. Only the blocking threads wait for the
-//! disk. While it cannot be written, what waits is kept up to a bound, the rest is counted, and it is tried again
+//! Promises: lines go out in the order in which they were put into the queue. A line goes out at once if none did within
+//! the last [`REST`], and that much later at most, so that a busy gateway is not woken for every line; where a record is
+//! a must, for which requests wait, there is no rest. Only the blocking threads wait for the disk. While it cannot be written, what waits is kept up to a bound, the rest is counted, and it is tried again
 //! twice a second; then the number of those that are lost is a line. An entry whose sender waits for it is either
 //! written or its sender learns that it is not, and then it is not kept.
 //!
@@ -21,7 +22,7 @@ use tracing::{error, info, warn};
 use super::chain::Chain;
 use super::file::{Broken, CannotOpen, Log, Opened};
 use super::line::Line;
-use super::{Counts, QUEUE, Settings, Target};
+use super::{Counts, OnError, QUEUE, Settings, Target};
 
 /// What waits to be written.
 pub(super) struct Entry {
@@ -43,6 +44,8 @@ pub struct Writer {
     /// On a blocking thread while it is written to.
     sink: Option<Sink>,
     is_failing: bool,
+    /// Whether lines may wait for others.
+    may_rest: bool,
     next_look: Instant,
 }
 
@@ -61,7 +64,8 @@ impl Writer {
         let (sink, torn) = Sink::open(settings)?;
         let pending = VecDeque::from([entry(Line::Started { torn })]);
         let next_look = Instant::now() + LOOK_EVERY;
-        Ok(Self { entries, counts, pending, sink: Some(sink), is_failing: false, next_look })
+        let (sink, may_rest) = (Some(sink), settings.on_error == OnError::Continue);
+        Ok(Self { entries, counts, pending, sink, is_failing: false, may_rest, next_look })
     }
 
     /// Writes the first line, and tells whether that goes well: whoever starts should hear of it.
@@ -90,6 +94,7 @@ impl Writer {
                     self.take_more();
                     if !self.is_failing {
                         self.write().await;
+                        self.rest(&stop).await;
                     }
                 }
                 Event::Look => self.look().await,
@@ -109,6 +114,14 @@ impl Writer {
         self.count();
         self.pending.push_back(entry(Line::Stopped));
         self.write().await;
+    }
+
+    /// Lets some lines come together, unless there are many already.
+    async fn rest(&self, stop: &CancellationToken) {
+        if self.may_rest && self.entries.len() < BATCH {
+            // Whichever comes first; nothing is lost by either.
+            let _ = timeout(REST, stop.cancelled()).await;
+        }
     }
 
     fn take(&mut self, entry: Entry) {
@@ -310,6 +323,8 @@ fn print(lines: &[u8]) -> Result<(), Broken> {
 
 /// How many entries are taken at a time.
 const BATCH: usize = 512;
+/// How long lines may wait for others: long enough for hundreds of a busy gateway, and far less than [`QUEUE`] of them.
+const REST: Duration = Duration::from_millis(10);
 /// How many bytes are written at a time.
 const MAX_BATCH_BYTES: usize = 256 * 1_024;
 /// How often it is tried again while it cannot be written.

@@ -7,10 +7,10 @@
 //! Knows nothing of: why an item is in a part and another is not.
 
 use std::borrow::Borrow;
-use std::collections::HashSet;
-use std::hash::{Hash, Hasher};
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::Outlet;
 use super::view::Target;
@@ -84,6 +84,41 @@ impl PartialEq for Table {
     /// without looking inside.
     fn eq(&self, other: &Self) -> bool {
         self.rows == other.rows
+    }
+}
+
+/// The tables of one kind that are in use. Views that show the same share one, whatever rules they come from.
+#[derive(Default)]
+pub(super) struct Tables {
+    /// By a hash of where the rows are in memory: an item that many see is there once.
+    by_rows: HashMap<u64, Vec<Weak<Table>>>,
+    /// From how many on those that nobody has any more are looked for.
+    sweep_at: usize,
+}
+
+impl Tables {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_rows.len()
+    }
+
+    /// The table, or an equal one that is in use.
+    pub(super) fn share(&mut self, table: Table) -> Arc<Table> {
+        if self.by_rows.len() >= self.sweep_at {
+            self.by_rows.retain(|_, tables| tables.iter().any(|table| table.strong_count() > 0));
+            self.sweep_at = 2 * self.by_rows.len() + 16;
+        }
+        let mut hasher = DefaultHasher::new();
+        table.rows.iter().for_each(|row| Arc::as_ptr(row).hash(&mut hasher));
+        let tables = self.by_rows.entry(hasher.finish()).or_default();
+        tables.retain(|table| table.strong_count() > 0);
+        let is_equal = |other: &Arc<Table>| **other == table;
+        if let Some(other) = tables.iter().filter_map(Weak::upgrade).find(is_equal) {
+            return other;
+        }
+        let table = Arc::new(table);
+        tables.push(Arc::downgrade(&table));
+        table
     }
 }
 

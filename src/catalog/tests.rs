@@ -364,6 +364,29 @@ fn who_comes_later_has_seen_the_present_view() {
 }
 
 #[test]
+fn roles_that_see_the_same_by_different_rules_share_their_tables() {
+    let catalog = catalog(&["a"]);
+    catalog.lists("a", Kind::Tool, &["x", "y", "z"]);
+    let view = |n: usize| catalog.view(&format!("{n}"), &sees(&["*"], &["a/z", &format!("{n}")]));
+    let all: Vec<_> = (0..1_000).map(view).collect();
+    let other = catalog.view("other", &sees(&["*"], &[]));
+    let share = || {
+        let table = |view: &Arc<View>| Arc::clone(&view.tables[Kind::Tool.index()]);
+        let first = table(&all[0].borrow());
+        assert!(all.iter().all(|view| Arc::ptr_eq(&table(&view.borrow()), &first)));
+        assert!(!Arc::ptr_eq(&table(&other.borrow()), &first));
+        all[999].borrow().keys(Kind::Tool)
+    };
+    assert_eq!(share(), ["a__x", "a__y"]);
+    // And after each change.
+    catalog.lists("a", Kind::Tool, &["w", "x", "z"]);
+    assert_eq!(share(), ["a__w", "a__x"]);
+    let writer = catalog.write();
+    let in_use = &writer.tables[Kind::Tool.index()];
+    assert!(in_use.len() < 10, "{} tables are remembered", in_use.len());
+}
+
+#[test]
 fn a_publish_reaches_a_view_that_nobody_watches() {
     let catalog = catalog(&["a"]);
     drop(catalog.view("all", &sees(&["*"], &[])));

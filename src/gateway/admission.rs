@@ -38,19 +38,30 @@ impl Guest {
             let target = self.item(revision, method, params).await;
             return Ok(limits.readmit(&self.charge(method, target.as_deref())));
         }
-        // A record names the item, whatever counts.
-        let target = match limits.look_at_items() || self.record.is_on() {
+        let mut target = match limits.look_at_items() {
             true => self.item(revision, method, params).await,
             false => None,
         };
-        self.charged(limits, method, target.as_deref())
+        match limits.admit(&self.charge(method, target.as_deref())) {
+            Ok(permit) => Ok(permit),
+            Err(refused) => {
+                // A record names the item, whatever counts.
+                if target.is_none() && self.record.is_on() {
+                    target = self.item(revision, method, params).await;
+                }
+                Err(self.limited(&refused, method, target.as_deref()))
+            }
+        }
     }
 
     /// The same for a request that is about no item, without waiting.
     pub fn admit_at_once(&self, method: &str) -> Result<Permit, Fault> {
         self.reserve_at_once()?;
         match self.limits() {
-            Some(limits) => self.charged(limits, method, None),
+            Some(limits) => {
+                let admitted = limits.admit(&self.charge(method, None));
+                admitted.map_err(|refused| self.limited(&refused, method, None))
+            }
             None => Ok(Permit::unlimited()),
         }
     }
@@ -63,7 +74,8 @@ impl Guest {
         params.set("uri", json::quote(uri));
         let target = self.item(Revision::NEWEST, SUBSCRIBE, &params).await;
         let charge = Charge { is_part: true, ..self.charge(SUBSCRIBE, target.as_deref()) };
-        self.charged_for(limits, &charge)
+        let admitted = limits.admit(&charge);
+        admitted.map_err(|refused| self.limited(&refused, SUBSCRIBE, target.as_deref()))
     }
 
     /// Whether so many of its requests have been refused that the next need not be read: then how long it has to
@@ -78,22 +90,12 @@ impl Guest {
         (self.is_limited && !limits.is_empty()).then_some(limits)
     }
 
-    fn charged(
-        &self,
-        limits: &Limits,
-        method: &str,
-        target: Option<&Target>,
-    ) -> Result<Permit, Fault> {
-        self.charged_for(limits, &self.charge(method, target))
-    }
-
-    fn charged_for(&self, limits: &Limits, charge: &Charge<'_>) -> Result<Permit, Fault> {
-        limits.admit(charge).map_err(|Refused { retry_after, limit }| {
-            let method = charge.method;
-            tracing::debug!(client = %self.principal.name, method, limit, "a limit is reached");
-            self.record_limited(target, limit);
-            Fault::TooMany { retry_after }
-        })
+    /// Tells the operator which limit is reached; the client learns no more than when to come back.
+    fn limited(&self, refused: &Refused, method: &str, target: Option<&Target>) -> Fault {
+        let Refused { retry_after, limit } = *refused;
+        tracing::debug!(client = %self.principal.name, method, limit, "a limit is reached");
+        self.record_limited(target, limit);
+        Fault::TooMany { retry_after }
     }
 
     fn charge<'a>(&'a self, method: &'a str, target: Option<&'a Target>) -> Charge<'a> {

@@ -3,7 +3,7 @@
 //! Glob crates trip over `{path}` and `[::1]`, which stand in URI templates and URIs.
 
 /// A pattern over a whole text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     text: Box<str>,
 }
@@ -43,7 +43,7 @@ impl Pattern {
 }
 
 /// What is allowed and what is denied; denying wins, and what nothing allows is denied.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Rules {
     /// Patterns that let something in.
     pub allow: Vec<Pattern>,
@@ -72,6 +72,17 @@ impl Rules {
     pub fn new<S: AsRef<str>>(allow: &[S], deny: &[S]) -> Self {
         let patterns = |texts: &[S]| texts.iter().map(|text| Pattern::new(text.as_ref())).collect();
         Self { allow: patterns(allow), deny: patterns(deny) }
+    }
+
+    /// Rules that decide alike, each pattern once and in one order.
+    pub fn in_order(&self) -> Self {
+        let in_order = |patterns: &[Pattern]| {
+            let mut patterns = patterns.to_vec();
+            patterns.sort_unstable();
+            patterns.dedup();
+            patterns
+        };
+        Self { allow: in_order(&self.allow), deny: in_order(&self.deny) }
     }
 
     /// Rules that let everything in.

@@ -15,6 +15,7 @@ mod table;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -124,6 +125,8 @@ pub struct Limits {
     named: Table,
     /// Buckets of addresses, apart from the others: no crowd of strangers takes a known client's place.
     strangers: Table,
+    /// Whether any request was ever refused: until then nobody has to be looked up for it.
+    has_refused: AtomicBool,
     start: Instant,
 }
 
@@ -139,7 +142,8 @@ impl Limits {
     /// Makes the limits, with every bucket full.
     pub fn new(limits: Vec<Limit>) -> Self {
         let table = || Table::new(limits.len() + OWN_LIMITS, MAX_BUCKETS);
-        Self { named: table(), strangers: table(), limits, start: Instant::now() }
+        let (named, strangers, has_refused) = (table(), table(), AtomicBool::new(false));
+        Self { named, strangers, has_refused, limits, start: Instant::now() }
     }
 
     /// Whether there are none.
@@ -193,7 +197,7 @@ impl Limits {
 
     /// The limits that count a request, and whose bucket it is.
     fn counting(&self, charge: &Charge<'_>, now: u64) -> Vec<(usize, &Limit, Arc<Bucket>)> {
-        let own = charge.item.map(|(upstream, own)| format!("{upstream}/{own}"));
+        let own = charge.item.map(|(upstream, own)| [upstream.as_str(), "/", own].concat());
         let counts = |limit: &Limit| {
             let is_new = !charge.is_part || !limit.is_of_all();
             is_new && limit.counts(charge.method, own.as_deref())
@@ -233,7 +237,7 @@ impl Limits {
     /// Whether so many requests of this one have been refused that it is not worth while to read the next: then how
     /// long it has to wait.
     pub fn overrun(&self, principal: &Principal, from: Option<IpAddr>) -> Option<Duration> {
-        if self.limits.is_empty() {
+        if !self.has_refused.load(Ordering::Relaxed) {
             return None;
         }
         let (table, who) = self.whose(principal, principal.user(), from);
@@ -243,6 +247,7 @@ impl Limits {
     }
 
     fn count_refusal(&self, principal: &Principal, from: Option<IpAddr>, now: u64) {
+        self.has_refused.store(true, Ordering::Relaxed);
         let (table, who) = self.whose(principal, principal.user(), from);
         self.count(table, Key { limit: self.limits.len() + REFUSALS, who }, refusals(), now);
     }

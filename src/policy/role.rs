@@ -9,7 +9,7 @@ use crate::mcp::name::UpstreamName;
 use crate::mcp::pattern::{Decision, Pattern, Rules};
 
 /// Rules per kind. The default allows nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Role {
     /// Which prompts.
     pub prompts: Rules,
@@ -42,7 +42,7 @@ impl Role {
 
     /// Which of its [`rules`](Self::rules) decide about an item; comes to the same as [`Role::allows`].
     pub fn decide(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> Decision {
-        self.rules(kind).decide(&format!("{upstream}/{own}"))
+        self.rules(kind).decide(&[upstream.as_str(), "/", own].concat())
     }
 
     /// Whether any rule lets the role use anything of this upstream; what is denied by name is not
@@ -73,26 +73,38 @@ impl Role {
 /// All roles by name: those of the configuration, and those that somebody has several of at a time.
 #[derive(Debug, Default)]
 pub(super) struct Roles {
-    named: HashMap<Arc<str>, Arc<Role>>,
+    named: HashMap<Arc<str>, Named>,
     /// By the sorted names, joined: no role of the configuration has a `+` in its name.
-    joined: RwLock<HashMap<Arc<str>, Arc<Role>>>,
+    joined: RwLock<HashMap<Arc<str>, Named>>,
+    /// By rules, in one order: the role of the configuration whose view all with these rules have.
+    alike: HashMap<Role, Arc<str>>,
     /// Whether it has been told that there is no room for another combination.
     is_full: AtomicBool,
 }
 
+/// What a role may use, and the name of the view that it has.
+type Named = (Arc<Role>, Arc<str>);
+
 impl Roles {
     pub(super) fn new(named: impl IntoIterator<Item = (String, Role)>) -> Self {
-        let named = named.into_iter().map(|(name, role)| (name.into(), Arc::new(role)));
-        Self { named: named.collect(), joined: RwLock::default(), is_full: AtomicBool::new(false) }
+        let mut alike = HashMap::new();
+        let named = named.into_iter().map(|(name, role)| {
+            let name: Arc<str> = name.into();
+            let view = alike.entry(role.in_order()).or_insert_with(|| Arc::clone(&name));
+            (name, (Arc::new(role), Arc::clone(view)))
+        });
+        let (named, joined) = (named.collect(), RwLock::default());
+        Self { named, joined, alike, is_full: AtomicBool::new(false) }
     }
 
-    /// What a role may use; nothing if nobody defines it.
-    pub(super) fn get(&self, name: &str) -> Arc<Role> {
-        if let Some(role) = self.named.get(name) {
-            return Arc::clone(role);
+    /// What a role may use, which is nothing if nobody defines it, and the name of its view: roles with the same rules
+    /// have the same.
+    pub(super) fn get(&self, name: &str) -> Named {
+        if let Some(named) = self.named.get(name) {
+            return named.clone();
         }
         let joined = self.joined.read().unwrap_or_else(PoisonError::into_inner);
-        joined.get(name).cloned().unwrap_or_default()
+        joined.get(name).cloned().unwrap_or_else(|| (Arc::default(), NO_ROLE.into()))
     }
 
     /// The name of the role that may use what any of these allows, but for what any of them denies;
@@ -111,9 +123,11 @@ impl Roles {
             return Some(name);
         }
         let mut union = Role::default();
-        for role in names.into_iter().map(|name| self.get(name)) {
+        for (role, _) in names.into_iter().map(|name| self.get(name)) {
             union.add(&role);
         }
+        let view = self.alike.get(&union.in_order()).unwrap_or(&name);
+        let named = (union.into(), Arc::clone(view));
         let mut joined = self.joined.write().unwrap_or_else(PoisonError::into_inner);
         if joined.len() >= MAX_JOINED && !joined.contains_key(&name) {
             if !self.is_full.swap(true, Ordering::Relaxed) {
@@ -123,12 +137,19 @@ impl Roles {
             }
             return None;
         }
-        joined.insert(Arc::clone(&name), union.into());
+        joined.insert(Arc::clone(&name), named);
         Some(name)
     }
 }
 
 impl Role {
+    /// A role that may use the same, by the same rules in one order.
+    fn in_order(&self) -> Self {
+        let Self { prompts, tools, resources } = self;
+        let (prompts, tools) = (prompts.in_order(), tools.in_order());
+        Self { prompts, tools, resources: resources.in_order() }
+    }
+
     /// Allows what the other allows, too, and denies what it denies.
     fn add(&mut self, other: &Self) {
         let pairs = [
@@ -189,6 +210,38 @@ mod tests {
             assert!(role.allows(kind, &name("wiki"), "https://w/a/{page}"));
             assert!(!role.allows(kind, &name("wiki"), "https://x/"));
         }
+    }
+
+    #[test]
+    fn roles_with_the_same_rules_have_the_same_view() {
+        let rules = |allow: &[&str], deny: &[&str]| Role {
+            prompts: Rules::new(allow, deny),
+            ..Role::default()
+        };
+        let same = |n: usize| match n % 3 {
+            0 => rules(&["hub/*", "x/a"], &["*/secret"]),
+            1 => rules(&["x/a", "hub/*"], &["*/secret"]),
+            _ => rules(&["x/a", "hub/*", "x/a"], &["*/secret", "*/secret"]),
+        };
+        let mut named: Vec<_> = (0..1_000).map(|n| (format!("same-{n}"), same(n))).collect();
+        named.push(("other".to_owned(), rules(&["hub/*", "x/a"], &[])));
+        named.push(("part".to_owned(), rules(&["hub/*"], &["*/secret"])));
+        named.push(("tools".to_owned(), Role { tools: same(0).prompts, ..Role::default() }));
+        let roles = Roles::new(named);
+        let view = |name: &str| roles.get(name).1;
+        let first = view("same-0");
+        assert!((0..1_000).all(|n| view(&format!("same-{n}")) == first));
+        for name in ["other", "part", "tools"] {
+            assert_eq!(&*view(name), name);
+        }
+        let join = |names: &[&str]| {
+            let names = names.iter().map(|name| Arc::from(*name)).collect();
+            view(&roles.join(&names).expect("room"))
+        };
+        assert_eq!(join(&["same-1", "same-999", "part"]), first);
+        assert_eq!(&*join(&["part", "tools"]), "part+tools");
+        assert_eq!(&*view("nobody's"), NO_ROLE);
+        assert_eq!(*roles.get("nobody's").0, Role::default());
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Who may see what: denied and unknown are one, on every revision and wire.
 
+use std::sync::Arc;
+
+use weir::catalog::View;
 use weir::mcp::kind::Kind;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, MODERN_STDIO, SIDES};
@@ -118,6 +121,29 @@ async fn a_filtered_list_is_private() {
         let page = client.page(Kind::Prompt, None).await;
         assert_eq!(page.get("cacheScope"), Some("\"private\""), "{side}");
     }
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_roles_with_the_same_rules_share_one_view() {
+    // In whatever order they are written.
+    let rules = [r#"["hub/*", "*/x"]"#, r#"["*/x", "hub/*"]"#];
+    let role = |n: usize| {
+        let allow = rules[n % 2];
+        format!("[roles.r{n}]\nprompts.allow = {allow}\nprompts.deny = [\"hub/b\"]\n")
+    };
+    let config = (0..1_000).map(role).collect::<String>();
+    let config = config + "[roles.other]\nprompts.allow = [\"hub/*\", \"*/x\"]\n";
+    let world = World::start(hub(MODERN_HTTP), &config).await;
+    let prompts = |view: &View| -> Vec<_> {
+        view.targets(Kind::Prompt).iter().map(|target| target.key.to_string()).collect()
+    };
+    let first = world.guest("r0").view();
+    assert_eq!(prompts(&first), ["hub__a"]);
+    for n in 0..1_000 {
+        assert!(Arc::ptr_eq(&world.guest(&format!("r{n}")).view(), &first), "r{n}");
+    }
+    assert_eq!(prompts(&world.guest("other").view()), ["hub__a", "hub__b"]);
     world.close().await;
 }
 

@@ -23,6 +23,7 @@ use weir::app::App;
 use weir::audit::{Audit, Writer};
 use weir::config::{Config, Options};
 use weir::downstream::http::Route;
+use weir::gateway::Guest;
 use weir::upstream::dial::{Child, Command, Dial, Stream};
 
 use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Wire, matrix};
@@ -164,6 +165,11 @@ impl World {
     /// What is served over HTTP, and where.
     pub(crate) fn routes(&self) -> Vec<(Route, String)> {
         self.app.door().routes().map(|(route, path)| (route, path.to_owned())).collect()
+    }
+
+    /// A client of the configuration, without a wire.
+    pub(crate) fn guest(&self, client: &str) -> Guest {
+        self.app.gateway().enter_as(client).expect("a client")
     }
 
     /// A client without credentials.

@@ -121,14 +121,14 @@ fn several_roles_are_the_union_of_allows_less_the_union_of_denies() {
     ]);
     let name = roles.join(&set(&["b", "a"])).expect("room");
     assert_eq!(&*name, "a+b");
-    let both = roles.get(&name);
+    let both = roles.get(&name).0;
     let allows =
         |upstream: &str, own| both.allows(Kind::Prompt, &upstream.parse().expect("a name"), own);
     assert!(allows("hub", "a") && allows("x", "a"));
     assert!(!allows("hub", "secret") && !allows("y", "a"));
     assert!(!both.allows(Kind::Tool, &"hub".parse().expect("a name"), "a"));
     assert_eq!(roles.join(&set(&["a"])).as_deref(), Some("a"));
-    assert_eq!(*roles.get(&roles.join(&set(&[])).expect("room")), Role::default());
+    assert_eq!(*roles.get(&roles.join(&set(&[])).expect("room")).0, Role::default());
 }
 
 #[test]
