@@ -107,7 +107,7 @@ async fn a_token_tells_its_application_and_what_everybody_may_read_has_no_line()
     http.send(Method::GET, path, "", &evil).whole().await;
     drop(client);
     let told = house.told(&["client", "role", "application", "http", "method", "status"]).await;
-    assert_eq!(told, ["corp/ann guest editor - prompts/list 200", "- - - GET - 403"]);
+    assert_eq!(told, ["corp/ann guest corp/editor - prompts/list 200", "- - - GET - 403"]);
 }
 
 #[tokio::test(start_paused = true)]
