@@ -162,7 +162,7 @@ impl Told {
         out.text("revision", self.revision.map(Revision::as_str));
         out.text("method", self.method.as_deref());
         if let Some(kind) = self.kind {
-            out.word("kind", word_of(kind));
+            out.word("kind", kind.word());
         }
         out.text("upstream", self.upstream.as_ref().map(UpstreamName::as_str));
         out.text("item", self.item.as_deref());
@@ -195,15 +195,6 @@ impl Told {
             out.number("duration_ms", format_args!("{}.{:03}", micros / 1_000, micros % 1_000));
         }
         out.text("trace_id", self.trace.as_deref());
-    }
-}
-
-fn word_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Prompt => "prompt",
-        Kind::Tool => "tool",
-        Kind::Resource => "resource",
-        Kind::Template => "template",
     }
 }
 

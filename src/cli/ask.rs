@@ -123,7 +123,7 @@ fn failure(house: &House, key: &str, fault: Fault) -> Failure {
         Fault::Request(text) => Failure::Usage(text),
         Fault::NoSuchTask => Failure::Usage("there is no such task".to_owned()),
         Fault::Unrecorded => Failure::Unreachable("the request cannot be recorded".to_owned()),
-        Fault::TooBusy { .. } | Fault::TooMany { .. } | Fault::TooManyWaiting => {
+        Fault::TooBusy { .. } | Fault::TooManyWaiting => {
             Failure::Unreachable("too busy".to_owned())
         }
     }

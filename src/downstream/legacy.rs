@@ -387,9 +387,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         }
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
-        Fault::TooBusy { retry_after } | Fault::TooMany { retry_after } => {
-            encode::too_busy(*retry_after)
-        }
+        Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
         Fault::Unrecorded => encode::unrecorded(),
         Fault::TooManyWaiting => encode::too_many_waiting(),
         Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),

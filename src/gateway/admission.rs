@@ -95,7 +95,7 @@ impl Guest {
         let Refused { retry_after, limit } = *refused;
         tracing::debug!(client = %self.principal.name, method, limit, "a limit is reached");
         self.record_limited(target, limit);
-        Fault::TooMany { retry_after }
+        Fault::TooBusy { retry_after }
     }
 
     fn charge<'a>(&'a self, method: &'a str, target: Option<&'a Target>) -> Charge<'a> {

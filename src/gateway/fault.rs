@@ -27,16 +27,10 @@ pub enum Fault {
     /// No task has this handle, or none of this client's.
     #[error("no such task")]
     NoSuchTask,
-    /// The client may try again later.
+    /// A limit is reached, or there is no place; nothing was done, and the client may try again later.
     #[error("too busy")]
     TooBusy {
         /// After this time.
-        retry_after: Duration,
-    },
-    /// A limit is reached. Nothing was done, and nothing charged.
-    #[error("too many requests")]
-    TooMany {
-        /// It would be admitted after this time.
         retry_after: Duration,
     },
     /// Everything has to be recorded, and this cannot be: nothing was done.

@@ -140,6 +140,18 @@ impl Topic {
     }
 }
 
+impl Kind {
+    /// What it is called in JSON: one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Prompt => "prompt",
+            Self::Tool => "tool",
+            Self::Resource => "resource",
+            Self::Template => "template",
+        }
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -214,7 +214,7 @@ impl Story {
         story.set("visible", self.findings.iter().any(Finding::is_visible).to_string());
         let findings = self.findings.iter().map(|finding| {
             let mut object = Object::new();
-            set_if_any(&mut object, "kind", finding.kind.map(word_of));
+            set_if_any(&mut object, "kind", finding.kind.map(Kind::word));
             set_if_any(&mut object, "upstream", finding.upstream.as_deref());
             set_if_any(&mut object, "own", finding.own.as_deref());
             set_if_any(&mut object, "key", finding.key.as_deref());
@@ -260,15 +260,5 @@ fn array(elements: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
 fn set_if_any(object: &mut Object, member: &str, text: Option<&str>) {
     if let Some(text) = text {
         object.set(member, json::quote(text));
-    }
-}
-
-/// What a kind is called in JSON.
-fn word_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Prompt => "prompt",
-        Kind::Tool => "tool",
-        Kind::Resource => "resource",
-        Kind::Template => "template",
     }
 }

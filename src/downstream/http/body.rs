@@ -21,6 +21,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use super::wire::Busy;
 use crate::downstream::answer::{Answer, Call, Refused, Text};
+use crate::downstream::encode;
 use crate::downstream::recording::Streaming;
 use crate::event_stream::{KEEP_ALIVE, MESSAGE_HEAD, MESSAGE_TAIL, write_message};
 use crate::mcp::call::Broken;
@@ -123,6 +124,11 @@ pub(super) fn refusal(status: StatusCode, text: &str) -> Reply {
 pub(super) fn document(text: Bytes) -> Reply {
     let reply = Response::new(ReplyBody::whole(text));
     with_header(reply, CONTENT_TYPE, HeaderValue::from_static("application/json"))
+}
+
+/// A refusal of who asks too much at this moment.
+pub(super) fn too_busy(retry_after: Duration) -> Reply {
+    json(Answer::refused(None, &encode::too_busy(retry_after)))
 }
 
 /// A refusal that may be different after a while.

@@ -53,8 +53,9 @@ pub(super) async fn answer(
     gone: BoxFuture<'static, ()>,
 ) -> Reply {
     let (parts, incoming) = request.into_parts();
-    let record = record::begin(&door, &connection, &parts);
-    let mut reply = match admit(&door, &connection, &parts, &record).await {
+    let route = Route::find(&door.settings, parts.uri.path());
+    let record = record::begin(&door, &connection, route, &parts);
+    let mut reply = match admit(&door, &connection, route, &parts, &record).await {
         Ok((route, _)) if !route.takes(&parts.method) => body::wrong_method(&route.allow()),
         Ok((Route::Endpoint, guest)) => match parts.method {
             Method::POST => post(&door, &guest, &parts.headers, incoming, gone).await,
@@ -75,6 +76,7 @@ pub(super) async fn answer(
 async fn admit(
     door: &Door,
     connection: &Connection,
+    route: Option<Route>,
     parts: &Parts,
     record: &Record,
 ) -> Result<(Route, Guest), Box<Reply>> {
@@ -84,7 +86,7 @@ async fn admit(
         body::refusal(StatusCode::FORBIDDEN, &stranger.to_string())
     })?;
     protection::check_query(parts)?;
-    let route = Route::find(settings, parts.uri.path())
+    let route = route
         .ok_or_else(|| body::refusal(StatusCode::NOT_FOUND, "there is nothing at this path"))?;
     if route == Route::Metadata {
         // Everybody may ask for it, as often as they like.
@@ -117,13 +119,9 @@ async fn admit(
         && !is_expected(door, &guest, &parts.headers)
     {
         debug!(client = %guest.principal().name, "a request is refused unread");
-        return Err(too_many(wait).into());
+        return Err(body::too_busy(wait).into());
     }
     Ok((route, guest))
-}
-
-fn too_many(retry_after: Duration) -> Reply {
-    body::json(Answer::refused(None, &encode::too_busy(retry_after)))
 }
 
 /// Whether what is posted may be something that is never refused: an answer to a question, or the end of a call, in

@@ -32,7 +32,7 @@ use super::incoming::{closing, read};
 use crate::audit::Wire;
 use crate::downstream::answer::Answer;
 use crate::downstream::streams::Slot;
-use crate::downstream::{Door, batch, encode};
+use crate::downstream::{Door, batch};
 use crate::event_stream::{KEEP_ALIVE, write_event, write_message};
 use crate::gateway::Guest;
 use crate::rpc::Message;
@@ -59,8 +59,8 @@ pub(super) async fn open(
     // A client of these revisions learns once what can be asked here.
     guest.settle().await;
     let principal = guest.principal();
-    let Some(slot) = door.streams.open(principal) else { return too_busy() };
-    let Ok(seat) = door.sessions.seat(principal) else { return too_busy() };
+    let Some(slot) = door.streams.open(principal) else { return body::too_busy(STREAM_RETRY) };
+    let Ok(seat) = door.sessions.seat(principal) else { return body::too_busy(STREAM_RETRY) };
 
     let (inbox, posted) = mpsc::channel(INBOX);
     let (queue, messages) = mpsc::channel(talk::QUEUE);
@@ -159,7 +159,7 @@ async fn take(
     }
     let (verdict, taken) = oneshot::channel();
     inbox.try_send(Posted { told: message, verdict }).map_err(|error| match error {
-        mpsc::error::TrySendError::Full(_) => too_busy(),
+        mpsc::error::TrySendError::Full(_) => body::too_busy(STREAM_RETRY),
         mpsc::error::TrySendError::Closed(_) => ended(door),
     })?;
     match taken.await {
@@ -181,10 +181,6 @@ fn session_id(query: &str) -> Result<&str, (StatusCode, &'static str)> {
             "no session: GET /sse first, then post to the address that its `endpoint` event tells",
         )),
     }
-}
-
-fn too_busy() -> Reply {
-    body::json(Answer::refused(None, &encode::too_busy(STREAM_RETRY)))
 }
 
 /// The refusal of a message whose session is not there.

@@ -13,8 +13,7 @@ use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::http::request::Parts;
 
 use super::body::{self, Reply};
-use crate::downstream::answer::Answer;
-use crate::downstream::{Settings, encode};
+use crate::downstream::Settings;
 use crate::json::quote;
 use crate::policy::Refusal;
 
@@ -112,9 +111,7 @@ pub(super) fn refuse(settings: &Settings, refusal: &Refusal) -> Reply {
             let text = "the token was not granted what is needed here";
             (StatusCode::FORBIDDEN, Some("insufficient_scope"), Some(&**scope), text)
         }
-        Refusal::TooMany { retry_after } => {
-            return body::json(Answer::refused(None, &encode::too_busy(*retry_after)));
-        }
+        Refusal::TooMany { retry_after } => return body::too_busy(*retry_after),
         Refusal::Unverifiable => return body::later(CANNOT_VERIFY, RETRY),
         Refusal::TooManyRoles => return body::refusal(StatusCode::FORBIDDEN, "not now"),
     };

@@ -17,8 +17,13 @@ use crate::downstream::recording::Streaming;
 use crate::downstream::{Door, encode, origin};
 
 /// Begins the record of a request whose head is there.
-pub(super) fn begin(door: &Door, connection: &Connection, parts: &Parts) -> Record {
-    let wire = match Route::find(&door.settings, parts.uri.path()) {
+pub(super) fn begin(
+    door: &Door,
+    connection: &Connection,
+    route: Option<Route>,
+    parts: &Parts,
+) -> Record {
+    let wire = match route {
         Some(Route::PairStream | Route::PairMessages) => Wire::Sse,
         Some(Route::Endpoint | Route::Metadata) | None => Wire::Http,
     };
