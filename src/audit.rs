@@ -168,7 +168,7 @@ impl Shared {
             self.counts.left_out.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let entry = Entry { line: Box::new(line), at: SystemTime::now(), written: None };
+        let entry = Entry { line, at: SystemTime::now(), written: None };
         match place {
             Some(place) => drop(place.send(entry)),
             None if self.queue.try_send(entry).is_ok() => {}

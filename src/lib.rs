@@ -41,4 +41,5 @@ pub mod pins;
 pub mod policy;
 pub mod rpc;
 pub mod secret;
+pub mod sha256;
 pub mod upstream;

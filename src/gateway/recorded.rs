@@ -71,9 +71,8 @@ impl Guest {
         let (upstream, own) = (&target.upstream, &*target.own);
         let role = self.gateway.policy.role(&self.principal);
         let rule = role.rule(target.kind, upstream, own).map(|pattern| pattern.as_str());
-        self.record.about(target.kind);
-        self.record.named(&target.key);
-        self.record.decided(Decision::Allowed, Some((upstream, own)), rule);
+        let item = (target.kind, &*target.key);
+        self.record.decided(item, Decision::Allowed, Some((upstream, own)), rule);
     }
 
     /// The client learns no more than that there is no such item; the operator, whether there is.
@@ -81,14 +80,13 @@ impl Guest {
         if !self.record.is_on() {
             return;
         }
-        self.record.about(ask.kind);
-        self.record.named(&ask.key);
+        let item = (ask.kind, &*ask.key);
         let Some(target) = self.gateway.enter_as_operator().resolve(ask, revision) else {
-            return self.record.decided(Decision::Unknown, None, None);
+            return self.record.decided(item, Decision::Unknown, None, None);
         };
         let (upstream, own) = (&target.upstream, &*target.own);
         let role = self.gateway.policy.role(&self.principal);
         let rule = role.rule(target.kind, upstream, own).map(|pattern| pattern.as_str());
-        self.record.decided(Decision::Denied, Some((upstream, own)), rule);
+        self.record.decided(item, Decision::Denied, Some((upstream, own)), rule);
     }
 }

@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::{Principal, Refusal};
+use crate::sha256::sha256;
 
 /// A client and the hashes of its keys.
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ impl Keys {
             tracing::debug!("a key of Weir's own form is cut short or mistyped");
             return Err(Refusal::Unknown);
         }
-        let shown: [u8; 32] = Sha256::digest(key.as_bytes()).into();
+        let shown = sha256(key);
         let mut found = None;
         for entry in self.candidates(&shown) {
             if bool::from(entry.sha256.ct_eq(&shown)) {
@@ -105,7 +105,7 @@ mod tests {
     use std::time::Duration;
 
     fn hash(key: &str) -> [u8; 32] {
-        Sha256::digest(key).into()
+        sha256(key)
     }
 
     fn keys(expires: Option<SystemTime>) -> Keys {
