@@ -29,6 +29,7 @@ mod levels;
 pub mod library;
 mod life;
 mod links;
+mod meter;
 mod modern;
 mod opener;
 mod pauses;
@@ -71,6 +72,7 @@ use dial::Command;
 
 pub use asks::{Asks, Called};
 pub use handle::Upstream;
+pub use meter::{CallEnd, Meter};
 pub use subscriptions::{Subscribed, Subscription};
 
 /// What an upstream runs on.

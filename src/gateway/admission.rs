@@ -95,6 +95,7 @@ impl Guest {
         let Refused { retry_after, limit } = *refused;
         tracing::debug!(client = %self.principal.name, method, limit, "a limit is reached");
         self.record_limited(target, limit);
+        self.gateway.meters.limited(limit);
         Fault::TooBusy { retry_after }
     }
 

@@ -15,6 +15,7 @@ use super::board::Board;
 use super::connection::Connection;
 use super::dial::Dial;
 use super::links::{Lease, Links};
+use super::meter::Meter;
 use super::opener::Opener;
 use super::prompts;
 use super::questions::{Questions, Room};
@@ -64,6 +65,7 @@ struct Shared {
     /// Where calls run that wait.
     tasks: TaskTracker,
     stop: CancellationToken,
+    meter: Meter,
 }
 
 impl Upstream {
@@ -126,6 +128,7 @@ impl Upstream {
             room: Room::new(),
             tasks,
             stop,
+            meter: Meter::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -133,6 +136,11 @@ impl Upstream {
     /// What the upstream is called.
     pub fn name(&self) -> &UpstreamName {
         &self.shared.settings.name
+    }
+
+    /// How its calls went.
+    pub fn meter(&self) -> &Meter {
+        &self.shared.meter
     }
 
     /// How it is doing, and news of that.
