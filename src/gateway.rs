@@ -217,6 +217,14 @@ impl Gateway {
         &self.meters
     }
 
+    /// The limits that have refused anything: the number in the configuration, what it says, and how often.
+    pub fn limits_hit(&self) -> Vec<(usize, String, Hit)> {
+        let limits = self.policy.limits();
+        let hits = self.meters.limits().into_iter();
+        hits.filter_map(|(number, hit)| Some((number, limits.get(number)?.to_string(), hit)))
+            .collect()
+    }
+
     /// What was found in what passes, by upstream.
     pub fn findings(&self) -> impl Iterator<Item = (&UpstreamName, guard::Counts)> {
         self.sentries.guard.counts()

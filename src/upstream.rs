@@ -72,7 +72,7 @@ use dial::Command;
 
 pub use asks::{Asks, Called};
 pub use handle::Upstream;
-pub use meter::{CallEnd, Meter};
+pub use meter::{Fate, Meter};
 pub use subscriptions::{Subscribed, Subscription};
 
 /// What an upstream runs on.
@@ -92,6 +92,8 @@ pub struct Settings {
     pub retry: Retry,
     /// How much it may send, and how many calls it gets.
     pub limits: Limits,
+    /// Whether Weir is not ready while it is not up.
+    pub required: bool,
 }
 
 impl Settings {

@@ -110,6 +110,7 @@ pub(super) fn upstream(upstream: &config::Upstream, sole: Option<&Caller>) -> up
         timeouts: upstream.timeouts,
         retry: upstream.retry,
         limits: upstream.limits,
+        required: upstream.required,
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Upstream {
     pub retry: Retry,
     /// How much it may send and how many calls it gets at a time.
     pub limits: Limits,
+    /// Whether Weir is not ready while it is not up.
+    pub required: bool,
     /// What goes in and comes out.
     pub guard: Rules,
     /// What happens when it changes a definition.
@@ -226,6 +228,7 @@ fn upstream(
     let [prompts, tools, resources] = ["prompts", "tools", "resources"]
         .map(|kind| t.table(kind, |t| patterns(t, Patterns::everything(), pattern)));
     let rename = renames(t);
+    let required = t.read("required", value::boolean).unwrap_or(false);
     let guard = t.table("guard", |t| guard::guard(t, guard));
     if used {
         guard::warn_of_nothing(t, guard.pinning, name, lock, surroundings.on_disk);
@@ -243,6 +246,7 @@ fn upstream(
         sharing: tuning.sharing,
         timeouts: tuning.timeouts,
         retry: tuning.retry,
+        required,
         guard: guard.rules,
         pinning: guard.pinning,
         limits: tuning.limits(matches!(source, Source::Http { .. })),

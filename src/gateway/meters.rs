@@ -17,13 +17,13 @@ use crate::mcp::call::Method;
 use crate::mcp::operation::Operation;
 use crate::meter::{Counter, Durations, Gauge, Histogram};
 use crate::rpc::code;
-use crate::upstream::{self, CallEnd, Called};
+use crate::upstream::{self, Called, Fate};
 
 /// The numbers of one house.
 #[derive(Debug, Default)]
 pub struct Meters {
     requests: Box<[[Histogram; ENDS]; Operation::COUNT]>,
-    calls: Box<[[Histogram; CallEnd::ALL.len()]; Method::ALL.len()]>,
+    calls: Box<[[Histogram; Fate::ALL.len()]; Method::ALL.len()]>,
     refusals: [Counter; Reason::ALL.len()],
     limits: Mutex<BTreeMap<usize, Hit>>,
     /// Connections that are open.
@@ -142,14 +142,14 @@ pub(super) struct Calling<'m> {
     upstream: &'m upstream::Meter,
     method: Method,
     began: Instant,
-    end: CallEnd,
+    end: Fate,
 }
 
 impl Calling<'_> {
     /// The call is over.
     pub(super) fn end(mut self, called: &Result<Called, upstream::Error>) {
-        self.end = CallEnd::of(called);
-        if self.end == CallEnd::Busy {
+        self.end = Fate::of(called);
+        if self.end == Fate::Busy {
             self.all.refused(Reason::Overload);
         }
     }
@@ -175,7 +175,7 @@ impl Meters {
         upstream: &'m upstream::Meter,
         method: Method,
     ) -> Calling<'m> {
-        let (began, end) = (Instant::now(), CallEnd::Cancelled);
+        let (began, end) = (Instant::now(), Fate::Cancelled);
         Calling { all: self, upstream, method, began, end }
     }
 
@@ -194,7 +194,8 @@ impl Meters {
 
     /// The requests, by method and by what kind of failure they ended with; only what has happened.
     pub fn requests(&self) -> impl Iterator<Item = (Operation, Option<&'static str>, Durations)> {
-        let each = Operation::all().flat_map(|operation| (0..ENDS).map(move |end| (operation, end)));
+        let each =
+            Operation::all().flat_map(|operation| (0..ENDS).map(move |end| (operation, end)));
         let read = each.map(|(operation, end)| {
             (operation, error_type(end), self.requests[operation.index()][end].read())
         });
@@ -202,13 +203,12 @@ impl Meters {
     }
 
     /// The calls to all upstreams, in the same way.
-    pub fn calls(&self) -> impl Iterator<Item = (Method, CallEnd, Durations)> {
-        let each = Method::ALL.into_iter().flat_map(|method| {
-            CallEnd::ALL.into_iter().map(move |end| (method, end))
-        });
-        let read = each.map(|(method, end)| {
-            (method, end, self.calls[method as usize][end as usize].read())
-        });
+    pub fn calls(&self) -> impl Iterator<Item = (Method, Fate, Durations)> {
+        let each = Method::ALL
+            .into_iter()
+            .flat_map(|method| Fate::ALL.into_iter().map(move |end| (method, end)));
+        let read = each
+            .map(|(method, end)| (method, end, self.calls[method as usize][end as usize].read()));
         read.filter(|(.., durations)| durations.count() > 0)
     }
 

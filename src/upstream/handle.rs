@@ -138,6 +138,26 @@ impl Upstream {
         &self.shared.settings.name
     }
 
+    /// Whether Weir is not ready while it is not up.
+    pub fn is_required(&self) -> bool {
+        self.shared.settings.required
+    }
+
+    /// How many calls are under way, and how many wait for their turn.
+    pub fn load(&self) -> (usize, usize) {
+        let (all, free) =
+            (self.shared.settings.limits.concurrency, self.shared.turns.available_permits());
+        (all.saturating_sub(free), self.shared.waiting.load(Ordering::Relaxed))
+    }
+
+    /// How often it was connected to, after the first time.
+    pub fn restarts(&self) -> u64 {
+        match &*self.shared.links.borrow() {
+            Some(connection) => connection.about().epoch.saturating_sub(1),
+            None => 0,
+        }
+    }
+
     /// How its calls went.
     pub fn meter(&self) -> &Meter {
         &self.shared.meter

@@ -13,12 +13,12 @@ use crate::meter::{Counter, Durations, Histogram};
 pub struct Meter {
     /// How long they took until there was a reply, or a question.
     durations: Histogram,
-    ends: [[Counter; CallEnd::ALL.len()]; Method::ALL.len()],
+    ends: [[Counter; Fate::ALL.len()]; Method::ALL.len()],
 }
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallEnd {
+pub enum Fate {
     /// With a result, or with a question to its client.
     Good,
     /// With an error object of the upstream's own.
@@ -41,7 +41,7 @@ pub enum CallEnd {
     Cancelled,
 }
 
-impl CallEnd {
+impl Fate {
     /// All there are.
     pub const ALL: [Self; 10] = [
         Self::Good,
@@ -90,7 +90,7 @@ impl CallEnd {
 
 impl Meter {
     /// A call ended so, which began then.
-    pub fn count(&self, method: Method, end: CallEnd, began: Instant) {
+    pub fn count(&self, method: Method, end: Fate, began: Instant) {
         self.durations.observe(began.elapsed());
         self.ends[method as usize][end as usize].count();
     }
@@ -101,13 +101,12 @@ impl Meter {
     }
 
     /// How often calls ended in which way; only what has happened.
-    pub fn ends(&self) -> impl Iterator<Item = (Method, CallEnd, u64)> {
-        let each = Method::ALL.into_iter().flat_map(|method| {
-            CallEnd::ALL.into_iter().map(move |end| (method, end))
-        });
-        let counted = each.map(|(method, end)| {
-            (method, end, self.ends[method as usize][end as usize].read())
-        });
+    pub fn ends(&self) -> impl Iterator<Item = (Method, Fate, u64)> {
+        let each = Method::ALL
+            .into_iter()
+            .flat_map(|method| Fate::ALL.into_iter().map(move |end| (method, end)));
+        let counted = each
+            .map(|(method, end)| (method, end, self.ends[method as usize][end as usize].read()));
         counted.filter(|(.., count)| *count > 0)
     }
 }
@@ -119,7 +118,7 @@ mod tests {
     #[test]
     fn each_method_and_each_end_has_its_own_place() {
         assert!(Method::ALL.into_iter().enumerate().all(|(at, method)| method as usize == at));
-        assert!(CallEnd::ALL.into_iter().enumerate().all(|(at, end)| end as usize == at));
+        assert!(Fate::ALL.into_iter().enumerate().all(|(at, end)| end as usize == at));
     }
 
     #[tokio::test(start_paused = true)]
@@ -127,9 +126,9 @@ mod tests {
         let meter = Meter::default();
         let began = Instant::now();
         tokio::time::advance(std::time::Duration::from_millis(3)).await;
-        meter.count(Method::CallTool, CallEnd::Busy, began);
-        meter.count(Method::CallTool, CallEnd::Busy, began);
-        assert_eq!(meter.ends().collect::<Vec<_>>(), [(Method::CallTool, CallEnd::Busy, 2)]);
+        meter.count(Method::CallTool, Fate::Busy, began);
+        meter.count(Method::CallTool, Fate::Busy, began);
+        assert_eq!(meter.ends().collect::<Vec<_>>(), [(Method::CallTool, Fate::Busy, 2)]);
         assert_eq!((meter.durations().count(), meter.durations().micros), (2, 6_000));
     }
 }

@@ -96,6 +96,7 @@ pub(super) fn settings(over: Over) -> Settings {
             max_items: 1_000,
             max_pages: 100,
         },
+        required: false,
     }
 }
 
