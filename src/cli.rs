@@ -39,6 +39,7 @@ mod status;
 mod stdio;
 #[cfg(test)]
 mod tests;
+mod top;
 mod version;
 mod waiting;
 
@@ -114,6 +115,9 @@ enum Command {
     /// Says how the running Weir of a configuration is doing.
     #[command(after_help = help::STATUS)]
     Status(status::Args),
+    /// Shows what the running Weir of a configuration does, once a second.
+    #[command(after_help = help::TOP)]
+    Top(top::Args),
     /// Reads the audit log: shows it, or checks that it is whole.
     #[command(subcommand)]
     Audit(audit::Command),
@@ -187,6 +191,7 @@ fn start(command: Command) -> Result<(), Failure> {
             Command::Complete(args) => stoppable(complete::run(args)).await,
             Command::Pins(args) => stoppable(pins::run(args)).await,
             Command::Status(args) => stoppable(status::run(args)).await,
+            Command::Top(args) => top::run(args).await,
             Command::Init(args) => init::run(&args),
             Command::Connect(args) => connect::run(&args),
             Command::Keys(args) => keys::run(&args),

@@ -40,37 +40,38 @@ pub(super) fn settings(
     file: Option<&Path>,
     endpoint: &str,
     audit: Audit,
-) -> Result<ops::Settings, Failure> {
+) -> ops::Settings {
     let token = match (&config.admin.token, &config.state.dir) {
         (Some(token), _) => Some(token.clone()),
-        (None, Some(dir)) => match token::keep(dir) {
-            Ok(token) => Some(token),
-            Err(error) if config.admin.is_loopback() => {
+        (None, Some(dir)) => token::keep(dir).map_or_else(
+            |error| {
                 let path = token::path(dir);
-                warn!(path = %path.display(), %error, "no token can be kept, so /status is for nobody");
+                warn!(
+                    path = %path.display(), %error,
+                    "no token can be kept, so nobody sees what needs one: set `token` under [admin]"
+                );
                 None
-            }
-            Err(error) => {
-                let path = token::path(dir);
-                return Err(Failure::Unreachable(format!(
-                    "no token can be kept in {}: {error}; set `token` under [admin]",
-                    path.display()
-                )));
-            }
-        },
-        (None, None) => None,
+            },
+            Some,
+        ),
+        (None, None) => {
+            warn!(
+                "no token can be kept without a folder, so nobody sees what needs one: set `token` under [admin]"
+            );
+            None
+        }
     };
     let address = listener.local_addr().unwrap_or(config.admin.address());
     info!(address = %address, "operators may look at http://{address}");
     let hosts = config.server.allowed_hosts.iter().filter_map(|host| host.parse().ok());
-    Ok(ops::Settings {
+    ops::Settings {
         loopback: config.admin.is_loopback(),
         allowed_hosts: hosts.collect(),
         token,
         configuration: file.map(whole),
         endpoint: endpoint.to_owned(),
         audit,
-    })
+    }
 }
 
 /// A path from the root, by which two that are written otherwise are known to be one.

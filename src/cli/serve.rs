@@ -44,9 +44,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let operators = operators.map(|listener| {
         let settings =
             super::admin::settings(&config, &listener, file.as_deref(), &endpoint, audit);
-        settings.map(|settings| (listener, settings))
+        (listener, settings)
     });
-    let operators = operators.transpose()?;
     let tls = secured(&config)?;
     let app = App::open_for(&config, Arc::new(Host::new()), None, log);
     app.keep_keys();

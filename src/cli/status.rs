@@ -12,6 +12,7 @@ use super::output;
 use super::running::Running;
 use crate::ops::status::Status;
 use page::Page;
+pub(super) use page::lasted;
 
 /// What `weir status` takes.
 #[derive(Debug, clap::Args)]

@@ -2,6 +2,8 @@
 //!
 //! Knows nothing of: how a record is written, and how requests end.
 
+use std::sync::Arc;
+
 use super::{Fault, Guest, Reason};
 use crate::audit::{Decision, Record};
 use crate::catalog::Target;
@@ -11,12 +13,14 @@ use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::revision::Revision;
 use crate::policy::Principal;
 use crate::policy::role::Role;
+use crate::trail;
 
 impl Guest {
     /// The same guest, for one request or one conversation whose record this is.
     pub fn recorded(&self, record: Record) -> Self {
         let Principal { name, role, application } = &self.principal;
         record.by(name, role, application.as_ref());
+        trail::leave(|known| known.client = Some(Arc::clone(name)));
         Self { record, ..self.clone() }
     }
 
@@ -71,6 +75,7 @@ impl Guest {
     }
 
     pub(super) fn record_found(&self, target: &Target) {
+        trail::leave(|known| known.upstream = Some(target.upstream.shared()));
         if !self.record.is_on() {
             return;
         }

@@ -43,9 +43,20 @@ use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
 use crate::policy::{Arrival, Credentials};
 use crate::rpc::{self, Message};
+use crate::trail::Trail;
 
 /// Answers one request. `gone` is ready once its client has closed the connection.
-pub(super) async fn answer(
+pub(super) fn answer(
+    door: Arc<Door>,
+    connection: Connection,
+    request: Request<Incoming>,
+    busy: Busy,
+    gone: BoxFuture<'static, ()>,
+) -> impl Future<Output = Reply> {
+    Trail::begin().walk(work(door, connection, request, busy, gone))
+}
+
+async fn work(
     door: Arc<Door>,
     connection: Connection,
     request: Request<Incoming>,
