@@ -10,6 +10,7 @@ mod admission;
 mod asked;
 pub mod fault;
 mod first_list;
+mod kept;
 pub mod listen;
 mod parking;
 mod recorded;
