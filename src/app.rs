@@ -67,7 +67,11 @@ impl App {
         let gateway = Gateway::open(
             Policy::new(settings::policy(config)),
             Catalog::new(settings::catalog(config)),
-            config.upstreams.iter().map(|it| start(settings::upstream(it, sole))).collect(),
+            config
+                .upstreams
+                .iter()
+                .map(|it| start(settings::upstream(it, sole, config.state.catalog_folder())))
+                .collect(),
             settings::sentries(config),
             &upstreams,
             &stop_upstreams,

@@ -10,6 +10,7 @@ mod admission;
 mod asked;
 pub mod fault;
 mod first_list;
+mod kept;
 pub mod listen;
 mod meters;
 mod parking;
@@ -389,7 +390,7 @@ impl Guest {
         let watch = self.gateway.sentries.guard.watch(name, call.method, target.kind, &target.key);
         let watch = watch.map(|watch| Box::new((watch, self.record.clone())));
         let upstream = &self.gateway.upstreams[name];
-        let counting = self.gateway.meters.begin_call(upstream.meter(), call.method);
+        let counting = self.gateway.meters.begin_call(upstream.calls(), call.method);
         let called = upstream.call(call).await;
         counting.end(&called);
         match called {

@@ -225,6 +225,8 @@ impl House {
             config = found.read(&options).await?;
         }
         change(&mut config);
+        // Who asks wants to know what is so now.
+        config.state.catalog = false;
         let loaded = found.loaded(config);
         if !json {
             draw(&loaded.config.warnings);
@@ -314,7 +316,7 @@ impl House {
         let why = |name| {
             let upstream = self.app.gateway().upstreams().find(|one| one.name() == name);
             let reason = match upstream.map(|upstream| upstream.status().borrow().clone()) {
-                Some(Status::Down { reason }) => super::content::plain(&reason),
+                Some(Status::Down { reason, .. }) => super::content::plain(&reason),
                 _ => format!("`{}` was not answered", kind.list_method()),
             };
             format!("upstream `{name}` could not be listed: {reason}")

@@ -16,7 +16,8 @@ use super::{Patterns, Surroundings, guard, headers, value};
 use crate::guard::Rules;
 use crate::pins::Mode;
 use crate::secret::Secret;
-use crate::upstream::{Limits, Retry, Timeouts, Transport};
+use crate::upstream::breaker::Settings as Breaker;
+use crate::upstream::{Limits, OnDown, Retry, Timeouts, Transport};
 
 /// One upstream, with what it inherits.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +36,10 @@ pub struct Upstream {
     pub timeouts: Timeouts,
     /// When to try again.
     pub retry: Retry,
+    /// When it is left alone for a while.
+    pub breaker: Breaker,
+    /// What becomes of its lists while it is not connected.
+    pub on_down: OnDown,
     /// How much it may send and how many calls it gets at a time.
     pub limits: Limits,
     /// Whether Weir is not ready while it is not up.
@@ -247,6 +252,8 @@ fn upstream(
         timeouts: tuning.timeouts,
         retry: tuning.retry,
         required,
+        breaker: tuning.breaker,
+        on_down: tuning.on_down(),
         guard: guard.rules,
         pinning: guard.pinning,
         limits: tuning.limits(matches!(source, Source::Http { .. })),

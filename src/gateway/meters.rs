@@ -17,13 +17,15 @@ use crate::mcp::call::Method;
 use crate::mcp::operation::Operation;
 use crate::meter::{Counter, Durations, Gauge, Histogram};
 use crate::rpc::code;
-use crate::upstream::{self, Called, Fate};
+use crate::upstream::meter::{self, Calls};
+use crate::upstream::report::CallEnd;
+use crate::upstream::{self, Called};
 
 /// The numbers of one house.
 #[derive(Debug, Default)]
 pub struct Meters {
     requests: Box<[[Histogram; ENDS]; Operation::COUNT]>,
-    calls: Box<[[Histogram; Fate::ALL.len()]; Method::ALL.len()]>,
+    calls: Box<[[Histogram; CallEnd::ALL.len()]; Method::ALL.len()]>,
     refusals: [Counter; Reason::ALL.len()],
     limits: Mutex<BTreeMap<usize, Hit>>,
     /// Connections that are open.
@@ -139,17 +141,17 @@ impl Drop for Timing {
 /// A call that is being counted, at its upstream and among all. Dropped before its end, it was cancelled.
 pub(super) struct Calling<'m> {
     all: &'m Meters,
-    upstream: &'m upstream::Meter,
+    upstream: &'m Calls,
     method: Method,
     began: Instant,
-    end: Fate,
+    end: CallEnd,
 }
 
 impl Calling<'_> {
     /// The call is over.
     pub(super) fn end(mut self, called: &Result<Called, upstream::Error>) {
-        self.end = Fate::of(called);
-        if self.end == Fate::Busy {
+        self.end = meter::end_of(called);
+        if self.end == CallEnd::Busy {
             self.all.refused(Reason::Overload);
         }
     }
@@ -170,12 +172,8 @@ impl Meters {
     }
 
     /// Begins to count a call to an upstream.
-    pub(super) fn begin_call<'m>(
-        &'m self,
-        upstream: &'m upstream::Meter,
-        method: Method,
-    ) -> Calling<'m> {
-        let (began, end) = (Instant::now(), Fate::Cancelled);
+    pub(super) fn begin_call<'m>(&'m self, upstream: &'m Calls, method: Method) -> Calling<'m> {
+        let (began, end) = (Instant::now(), CallEnd::Cancelled);
         Calling { all: self, upstream, method, began, end }
     }
 
@@ -203,10 +201,10 @@ impl Meters {
     }
 
     /// The calls to all upstreams, in the same way.
-    pub fn calls(&self) -> impl Iterator<Item = (Method, Fate, Durations)> {
+    pub fn calls(&self) -> impl Iterator<Item = (Method, CallEnd, Durations)> {
         let each = Method::ALL
             .into_iter()
-            .flat_map(|method| Fate::ALL.into_iter().map(move |end| (method, end)));
+            .flat_map(|method| CallEnd::ALL.into_iter().map(move |end| (method, end)));
         let read = each
             .map(|(method, end)| (method, end, self.calls[method as usize][end as usize].read()));
         read.filter(|(.., durations)| durations.count() > 0)

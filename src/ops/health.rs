@@ -8,7 +8,6 @@
 use std::fmt::Write as _;
 
 use super::Ops;
-use crate::upstream::Status;
 
 /// What was looked at.
 pub(super) struct Health {
@@ -44,11 +43,11 @@ impl Health {
             .gateway
             .upstreams()
             .map(|upstream| {
-                let missing = match &*upstream.status().borrow() {
-                    Status::Starting => Some("starting".to_owned()),
-                    Status::Up(_) => None,
-                    Status::Down { reason } => Some(reason.clone()),
-                };
+                let report = upstream.report();
+                let missing = (!report.state.takes_calls()).then(|| match report.reason {
+                    Some(reason) => reason,
+                    None => report.state.as_str().to_owned(),
+                });
                 let (name, counts) =
                     (format!("upstream {}", upstream.name()), upstream.is_required());
                 Check { name, missing, counts }

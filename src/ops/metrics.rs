@@ -22,6 +22,7 @@ use super::health::Health;
 use super::process::Process;
 use super::status::Status;
 use crate::meter::{BOUNDS, Durations};
+use crate::upstream::meter::error_type;
 
 /// What the text is.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -58,14 +59,14 @@ impl Numbers {
     fn of(ops: &Ops) -> Self {
         let meters = ops.gateway.meters();
         let requests = meters.requests().map(|(it, error, took)| (it.name(), error, took));
-        let calls = meters.calls().map(|(it, fate, took)| (it.as_str(), fate.error_type(), took));
+        let calls = meters.calls().map(|(it, end, took)| (it.as_str(), error_type(end), took));
         let (mut upstream_calls, mut upstream_took) = (Vec::new(), Vec::new());
         for upstream in ops.gateway.upstreams() {
             let name = upstream.name().to_string();
-            upstream_calls.extend(upstream.meter().ends().map(|(method, fate, count)| {
-                (name.clone(), method.as_str(), fate.error_type(), count)
+            upstream_calls.extend(upstream.calls().ends().map(|(method, end, count)| {
+                (name.clone(), method.as_str(), error_type(end), count)
             }));
-            upstream_took.push((name, upstream.meter().durations()));
+            upstream_took.push((name, upstream.calls().durations()));
         }
         let findings = ops.gateway.findings().map(|(name, it)| {
             let counts = [
@@ -188,12 +189,15 @@ impl Numbers {
             rows.map(|it| family.gauge(&[("upstream", it.name.as_str())], value(it) as f64))
                 .collect::<Result<(), Error>>()
         };
-        gauges("weir_upstream_up", "Whether it is connected", &|it| u64::from(it.state == "up"))?;
+        gauges("weir_upstream_up", "Whether it is connected", &|it| u64::from(it.is_connected()))?;
         gauges("weir_upstream_required", "Whether nothing is ready without it", &|it| {
             u64::from(it.required)
         })?;
         gauges("weir_upstream_in_flight", "Calls under way", &|it| it.in_flight as u64)?;
         gauges("weir_upstream_waiting", "Calls that wait for their turn", &|it| it.waiting as u64)?;
+        gauges("weir_upstream_failures", "Attempts to connect that failed in a row", &|it| {
+            u64::from(it.failures)
+        })?;
         gauges("weir_upstream_left_out", "Items that are left out of lists", &|it| {
             it.left_out.len() as u64
         })?;
@@ -215,6 +219,12 @@ impl Numbers {
         let mut family = out.family("weir_upstream_restarts", help, None, MetricType::Counter)?;
         for it in upstreams {
             family.counter(&[("upstream", it.name.as_str())], it.restarts)?;
+        }
+        let help = "How often it was left alone because too many calls in a row failed";
+        let mut family =
+            out.family("weir_upstream_breaker_opens", help, None, MetricType::Counter)?;
+        for it in upstreams {
+            family.counter(&[("upstream", it.name.as_str())], it.breaker_opens)?;
         }
         let help = "Calls that are over";
         let mut family = out.family("weir_upstream_calls", help, None, MetricType::Counter)?;

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::Ops;
 use super::health::Health;
@@ -16,7 +17,8 @@ use crate::catalog::View;
 use crate::mcp::kind::Kind;
 use crate::meter::Durations;
 use crate::moment;
-use crate::upstream::{self, Upstream as Live};
+use crate::upstream::Upstream as Live;
+use crate::upstream::meter::error_type;
 
 /// How everything is doing.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -64,8 +66,14 @@ pub struct Status {
 pub struct Upstream {
     /// What it is called.
     pub name: String,
-    /// `up`, `starting`, `down`.
+    /// `starting`, `up`, `open` (left alone for a while), `half-open`, `down`, `crash-loop`.
     pub state: String,
+    /// For how long, in seconds.
+    pub since_seconds: u64,
+    /// In how many seconds it is tried again, while that is waited for.
+    pub next_try_seconds: Option<u64>,
+    /// How many attempts to connect have failed in a row.
+    pub failures: u32,
     /// Whether nothing is ready without it.
     pub required: bool,
     /// How it is reached, once it has been.
@@ -86,6 +94,8 @@ pub struct Upstream {
     pub waiting: usize,
     /// How often it was connected to, after the first time.
     pub restarts: u64,
+    /// How often it was left alone because too many calls in a row failed.
+    pub breaker_opens: u64,
     /// Calls that are over.
     pub calls: u64,
     /// How many of them failed.
@@ -246,12 +256,8 @@ impl Status {
 
 impl Upstream {
     fn of(live: &Live, everything: &View) -> Self {
-        let (state, reason, about) = match &*live.status().borrow() {
-            upstream::Status::Starting => ("starting", None, None),
-            upstream::Status::Up(about) => ("up", None, Some(about.clone())),
-            upstream::Status::Down { reason } => ("down", Some(reason.clone()), None),
-        };
-        let (in_flight, waiting) = live.load();
+        let report = live.report();
+        let about = report.about.clone();
         let items = Kind::ALL.map(|kind| {
             let targets = everything.targets(kind).iter();
             let mine = targets.filter(|target| target.upstream == *live.name());
@@ -260,30 +266,43 @@ impl Upstream {
         let missing =
             Kind::ALL.into_iter().filter(|kind| everything.missing(*kind).contains(live.name()));
         let (mut calls, mut errors) = (0, 0);
-        for (_, fate, count) in live.meter().ends() {
+        for (_, end, count) in live.calls().ends() {
             calls += count;
-            errors += if fate.error_type().is_some() { count } else { 0 };
+            errors += if error_type(end).is_some() { count } else { 0 };
         }
         Self {
             name: live.name().to_string(),
-            state: state.to_owned(),
+            state: report.state.as_str().to_owned(),
+            since_seconds: report.since.elapsed().as_secs(),
+            next_try_seconds: report
+                .next_try
+                .map(|at| at.saturating_duration_since(Instant::now()).as_secs()),
+            failures: report.failures,
             required: live.is_required(),
             wire: about.as_ref().map(|about| about.wire.to_owned()),
             // Nothing is spoken with a folder, so it has no revision.
             revision: about
                 .filter(|about| about.wire != "library")
                 .map(|about| about.revision.to_string()),
-            reason,
+            reason: report.reason,
             items: items.into_iter().collect(),
             missing: missing.map(|kind| kind.list_method().to_owned()).collect(),
             left_out: Vec::new(),
-            in_flight,
-            waiting,
-            restarts: live.restarts(),
+            in_flight: report.in_flight,
+            waiting: report.waiting,
+            restarts: report.counts.restarts,
+            breaker_opens: report.counts.breaker_opens,
             calls,
             errors,
-            took: Took::of(&live.meter().durations()),
+            took: Took::of(&live.calls().durations()),
         }
+    }
+}
+
+impl Upstream {
+    /// Whether it is connected, and takes calls or will soon.
+    pub fn is_connected(&self) -> bool {
+        matches!(&*self.state, "up" | "open" | "half-open")
     }
 }
 

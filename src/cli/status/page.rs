@@ -138,8 +138,8 @@ impl Page {
         }
         let visible = head.len() - (mark.len() - it.state.len());
         self.wrap(&head, visible, &first, indent);
-        if it.state == "down" {
-            self.wrap(&" ".repeat(indent), indent, "your move: see that it runs and that its table is right; Weir tries again by itself", indent);
+        if !it.is_connected() && it.state != "starting" {
+            self.wrap(&" ".repeat(indent), indent, &move_of(it), indent);
         }
         let mut load = vec![counted(it.calls, "call"), counted(it.errors, "error")];
         load.push(format!("{} in flight", it.in_flight));
@@ -216,6 +216,16 @@ impl Page {
 
 /// The most items that are told to be left out, of one upstream.
 const MAX_LEFT_OUT: usize = 5;
+
+/// Whose move it is at an upstream that is not connected.
+fn move_of(it: &Upstream) -> String {
+    let again = match it.next_try_seconds {
+        Some(seconds) => format!("Weir tries again in {}", lasted(seconds as f64)),
+        None => "Weir tries again by itself".to_owned(),
+    };
+    let since = lasted(it.since_seconds as f64);
+    format!("for {since}; your move: see that it runs and that its table is right; {again}")
+}
 
 fn counted(count: u64, word: &str) -> String {
     format!("{count} {word}{}", if count == 1 { "" } else { "s" })
