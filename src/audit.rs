@@ -172,6 +172,13 @@ impl Audit {
             None => Record::off(),
         }
     }
+
+    /// Who has a conversation: nothing is told of it, but [`Record::another`] makes the records of its requests.
+    pub fn conversation(&self, wire: Wire, from: Option<IpAddr>) -> Record {
+        let record = self.begin(wire, from);
+        record.forget();
+        record
+    }
 }
 
 /// How the log is doing.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use super::line::{Line, Moment, Told, Who};
 use super::params::{arguments, trace_id};
 use super::writer::{Entry, Place};
-use super::{Audit, OnError, PATIENCE, Shared, Wire};
+use super::{OnError, PATIENCE, Shared, Wire};
 use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::kind::Kind;
@@ -493,15 +493,6 @@ impl Told {
             trace: None,
             arguments: None,
         }
-    }
-}
-
-impl Audit {
-    /// Who has a conversation: nothing is told of it, but [`Record::another`] makes the records of its requests.
-    pub fn conversation(&self, wire: Wire, from: Option<IpAddr>) -> Record {
-        let record = self.begin(wire, from);
-        record.forget();
-        record
     }
 }
 
