@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -19,6 +20,7 @@ use crate::config::Config;
 use crate::downstream::Door;
 use crate::gateway::Gateway;
 use crate::mcp::call::Caller;
+use crate::ops::{self, Ops};
 use crate::policy::Policy;
 use crate::policy::tokens::Fetch;
 use crate::upstream::Upstream;
@@ -34,6 +36,9 @@ pub struct App {
     stop_doors: CancellationToken,
     upstreams: TaskTracker,
     stop_upstreams: CancellationToken,
+    /// Tells operators until all else has ended.
+    ops: TaskTracker,
+    stop_ops: CancellationToken,
     /// Writes until all else has ended.
     log: TaskTracker,
     stop_log: CancellationToken,
@@ -62,7 +67,11 @@ impl App {
         let gateway = Gateway::open(
             Policy::new(settings::policy(config)),
             Catalog::new(settings::catalog(config)),
-            config.upstreams.iter().map(|it| start(settings::upstream(it, sole))).collect(),
+            config
+                .upstreams
+                .iter()
+                .map(|it| start(settings::upstream(it, sole, config.state.catalog_folder())))
+                .collect(),
             settings::sentries(config),
             &upstreams,
             &stop_upstreams,
@@ -75,7 +84,20 @@ impl App {
         }
         let door = Door::new(Arc::clone(&gateway), settings, doors.clone(), stop_doors.clone());
         let log = log_task;
-        Self { gateway, door, doors, stop_doors, upstreams, stop_upstreams, log, stop_log, dial }
+        let (ops, stop_ops) = (TaskTracker::new(), CancellationToken::new());
+        Self {
+            gateway,
+            door,
+            doors,
+            stop_doors,
+            upstreams,
+            stop_upstreams,
+            ops,
+            stop_ops,
+            log,
+            stop_log,
+            dial,
+        }
     }
 
     /// Opens the audit log of a configuration, and writes its first line: whoever starts should hear of it if that
@@ -102,6 +124,13 @@ impl App {
     pub fn keep_keys(&self) {
         let fetch: Arc<dyn Fetch> = Arc::new(fetch::Fetcher(Arc::clone(&self.dial)));
         self.gateway.keep_keys(&fetch, &self.doors, &self.stop_doors);
+    }
+
+    /// Lets operators look at the house until its last room is closed.
+    pub fn show(&self, listener: TcpListener, settings: ops::Settings) {
+        let ops = Ops::new(Arc::clone(&self.gateway), Arc::clone(&self.door), settings);
+        let (tasks, stop) = (self.ops.clone(), self.stop_ops.clone());
+        self.ops.spawn(ops::serve(listener, ops, tasks, stop));
     }
 
     /// What the doors lead to.
@@ -138,6 +167,9 @@ impl App {
         self.upstreams.close();
         self.upstreams.wait().await;
         let _ = tokio::time::timeout(LAST_WORDS, self.drained()).await;
+        self.stop_ops.cancel();
+        self.ops.close();
+        self.ops.wait().await;
         self.stop_log.cancel();
         self.log.close();
         self.log.wait().await;

@@ -148,8 +148,10 @@ impl Door {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let sessions = Sessions::new(settings.session_ttl, settings.sessions_per_principal);
-        let streams = Streams::new(settings.streams_per_client);
+        let meters = gateway.meters();
+        let sessions = Sessions::new(settings.session_ttl, settings.sessions_per_principal)
+            .counted(&meters.sessions, &meters.streams);
+        let streams = Streams::new(settings.streams_per_client).counted(&meters.streams);
         let pairs = Pairs::default();
         Arc::new(Self { gateway, settings, sessions, pairs, streams, tasks, stop })
     }
@@ -159,6 +161,16 @@ impl Door {
         let settings = &self.settings;
         let routes = http::Route::ALL.into_iter();
         routes.flat_map(|route| route.paths(settings).map(move |path| (route, path)))
+    }
+
+    /// The path of the MCP endpoint.
+    pub fn path(&self) -> &str {
+        &self.settings.path
+    }
+
+    /// Whether the door takes no new requests any more.
+    pub fn is_closing(&self) -> bool {
+        self.stop.is_cancelled()
     }
 
     /// How many legacy sessions are open.

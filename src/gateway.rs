@@ -10,7 +10,9 @@ mod admission;
 mod asked;
 pub mod fault;
 mod first_list;
+mod kept;
 pub mod listen;
+mod meters;
 mod parking;
 mod recorded;
 mod refresh;
@@ -31,7 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::Record;
 use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
-use crate::guard::{Guard, Unfit};
+use crate::guard::{self, Guard, Unfit};
 use crate::mcp::call::{Ask, Call, Caller, Client, Method, Owner};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -48,6 +50,7 @@ pub use asked::{Asked, Went};
 pub use fault::Fault;
 use first_list::FirstList;
 pub use listen::{Listen, News};
+pub use meters::{End, Hit, Meters, Reason, Timing};
 use parking::Parking;
 use refresh::Refresh;
 pub use rounds::Round;
@@ -67,6 +70,7 @@ pub struct Gateway {
     /// Calls that wait for clients without a conversation.
     parking: Parking<Asked>,
     handles: Arc<Handles>,
+    meters: Arc<Meters>,
 }
 
 /// Who looks at what passes: at definitions before they are published, at requests and at replies.
@@ -136,7 +140,9 @@ impl Gateway {
         let upstreams = upstreams.into_iter().map(|upstream| (upstream.name().clone(), upstream));
         let upstreams = upstreams.collect();
         let (parking, handles) = (Parking::new(), Arc::new(Handles::new()));
-        let gateway = Self { policy, catalog, upstreams, sentries, first_list, parking, handles };
+        let meters = Arc::default();
+        let gateway =
+            Self { policy, catalog, upstreams, sentries, first_list, parking, handles, meters };
         let gateway = Arc::new(gateway);
         let (parking, ending) = (Arc::clone(&gateway), stop.clone());
         tasks.spawn(async move { parking.parking.sweep(&ending).await });
@@ -205,6 +211,24 @@ impl Gateway {
     /// The upstreams, in no order.
     pub fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
         self.upstreams.values()
+    }
+
+    /// What is counted.
+    pub fn meters(&self) -> &Arc<Meters> {
+        &self.meters
+    }
+
+    /// The limits that have refused anything: the number in the configuration, what it says, and how often.
+    pub fn limits_hit(&self) -> Vec<(usize, String, Hit)> {
+        let limits = self.policy.limits();
+        let hits = self.meters.limits().into_iter();
+        hits.filter_map(|(number, hit)| Some((number, limits.get(number)?.to_string(), hit)))
+            .collect()
+    }
+
+    /// What was found in what passes, by upstream.
+    pub fn findings(&self) -> impl Iterator<Item = (&UpstreamName, guard::Counts)> {
+        self.sentries.guard.counts()
     }
 
     /// Which definitions were approved, and what is different now.
@@ -333,6 +357,7 @@ impl Guest {
             guard.admit(&target.upstream, ask.method, target.declared.as_ref(), &ask.params);
         admitted.map_err(|bad| {
             self.record.refused_by(GUARD);
+            self.gateway.meters.refused(Reason::Guard);
             Fault::Request(bad.to_string())
         })?;
         let call = ask.call(&target.own, caller);
@@ -364,7 +389,11 @@ impl Guest {
         }
         let watch = self.gateway.sentries.guard.watch(name, call.method, target.kind, &target.key);
         let watch = watch.map(|watch| Box::new((watch, self.record.clone())));
-        match self.gateway.upstreams[name].call(call).await {
+        let upstream = &self.gateway.upstreams[name];
+        let counting = self.gateway.meters.begin_call(upstream.calls(), call.method);
+        let called = upstream.call(call).await;
+        counting.end(&called);
+        match called {
             Ok(called) => Went::of(name, watch, dressing, called).await,
             Err(cause) => Err(fault(name, cause)),
         }

@@ -74,6 +74,8 @@ pub struct Told {
     pub(super) moment: Moment,
     /// Written where a request has more than one line.
     pub(super) number: Option<u64>,
+    /// The number by which the lines of the log tell of it.
+    pub(super) trail: Option<u64>,
     pub(super) http: Option<Word>,
     pub(super) revision: Option<Revision>,
     pub(super) method: Option<Word>,
@@ -158,7 +160,7 @@ impl Told {
                 Moment::Done => "request",
             },
         );
-        if let Some(number) = self.number {
+        if let Some(number) = self.trail.or(self.number) {
             out.number("request", number);
         }
         let Who { wire, from, client, role, application, session } = &self.who;

@@ -45,7 +45,7 @@ pub(super) fn arguments(choice: Arguments, method: &str, params: &Object) -> Opt
 
 /// The trace's id in a `traceparent`: version, trace, parent and flags, in lower-case hexadecimal digits, of
 /// which the ids are not all zeros and the version is not `ff`.
-pub(super) fn trace_id(traceparent: &str) -> Option<Box<str>> {
+pub fn trace_id(traceparent: &str) -> Option<Box<str>> {
     let is_hex = |text: &str, length: usize| {
         text.len() == length
             && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))

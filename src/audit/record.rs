@@ -19,13 +19,14 @@ use tokio::time::{Instant, timeout};
 use super::line::{Line, Moment, Told, Who, Word};
 use super::params::{arguments, trace_id};
 use super::writer::{Entry, Place};
-use super::{Audit, OnError, PATIENCE, Shared, Wire};
+use super::{OnError, PATIENCE, Shared, Wire};
 use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
 use crate::sha256::sha256;
+use crate::trail;
 
 /// The record of one request. Cheap to clone; all clones are the same record.
 #[derive(Clone, Default)]
@@ -173,6 +174,11 @@ impl Record {
         self.tell(|told| told.http = Some(word(&["POST", "GET", "DELETE"], method)));
     }
 
+    /// By which number the lines of the log tell of it.
+    pub fn trailed(&self, number: u64) {
+        self.tell(|told| told.trail = Some(number));
+    }
+
     /// How large the message was.
     pub fn took(&self, bytes: usize) {
         self.tell(|told| told.bytes_in = Some(bytes as u64));
@@ -202,6 +208,9 @@ impl Record {
         let has_trace = params.get("_meta").is_some_and(|meta| meta.contains(TRACEPARENT));
         let meta = has_trace.then(|| params.get_object("_meta")).flatten();
         let trace = meta.and_then(|meta| trace_id(&meta.get_string(TRACEPARENT)?));
+        if trace.is_some() {
+            trail::leave(|known| known.trace.clone_from(&trace));
+        }
         self.of_method(method);
         self.draft(|draft| {
             draft.is_taken = true;
@@ -495,6 +504,7 @@ impl Told {
             who,
             moment: Moment::Done,
             number: None,
+            trail: trail::number(),
             http: None,
             revision: None,
             method: None,
@@ -511,15 +521,6 @@ impl Told {
             trace: None,
             arguments: None,
         }
-    }
-}
-
-impl Audit {
-    /// Who has a conversation: nothing is told of it, but [`Record::another`] makes the records of its requests.
-    pub fn conversation(&self, wire: Wire, from: Option<IpAddr>) -> Record {
-        let record = self.begin(wire, from);
-        record.forget();
-        record
     }
 }
 

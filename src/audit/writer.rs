@@ -149,7 +149,7 @@ impl Writer {
             self.count();
         } else if self.pending.is_empty() {
             // Something has to be written to see whether it can be.
-            let lost = self.counts.lost.swap(0, Ordering::Relaxed);
+            let lost = self.counts.take_lost();
             self.pending.push_back(entry(Line::Lost(lost)));
         }
         self.write().await;
@@ -157,8 +157,8 @@ impl Writer {
 
     /// Puts into words what is known by number only.
     fn count(&mut self) {
-        let lost = self.counts.lost.swap(0, Ordering::Relaxed);
-        let left_out = self.counts.left_out.swap(0, Ordering::Relaxed);
+        let lost = self.counts.take_lost();
+        let left_out = self.counts.take_left_out();
         if lost > 0 {
             self.pending.push_back(entry(Line::Lost(lost)));
         }

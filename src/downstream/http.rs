@@ -35,6 +35,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 use super::Door;
+use crate::meter::Gauge;
 use crate::policy::Certificate;
 pub use pair::{MESSAGES_PATH, STREAM_PATH};
 pub use protection::Protection;
@@ -138,6 +139,7 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let peer = from.peer;
+    let _open = Gauge::enter(&door.gateway.meters().connections);
     let wire = Wire::new(io, &door.settings);
     let service = service_fn(|request| {
         let gone = wire.clone().gone().boxed();

@@ -130,6 +130,10 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
         },
         retry: Retry { backoff: second, max_backoff: 30 * second, jitter: false },
         limits: Limits { concurrency: 64, max_message: 8 << 20, max_items: 1_000, max_pages: 10 },
+        required: false,
+        breaker: crate::upstream::breaker::Settings::default(),
+        on_down: crate::upstream::OnDown::Keep,
+        kept_in: None,
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! One task per upstream. It lists everything when the upstream has connected, one topic when the
 //! upstream says that it has changed, and what has outlived its time. A list that fails half-way leaves
-//! the last complete snapshot in place and is tried again.
+//! the last complete snapshot in place and is tried again. Until the first list what was kept on disk is shown.
 
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,10 @@ use tracing::{debug, info, warn};
 
 use super::Sentries;
 use super::first_list::Unsettled;
-use crate::catalog::{self, Catalog, Snapshot};
+use super::kept::{self, Kept};
+use crate::catalog::{Catalog, Introduction, Snapshot};
 use crate::mcp::kind::{Kind, Topic};
-use crate::upstream::{About, Changes, Listing, Status, Upstream};
+use crate::upstream::{About, Changes, Listing, OnDown, Status, Upstream};
 
 /// Changes that follow a read this closely are read together.
 const BURST: Duration = Duration::from_millis(300);
@@ -53,6 +55,12 @@ pub(super) struct Refresh {
     topics: [Plan; 3],
     /// Until the first list, or the first failure.
     unsettled: Option<Unsettled>,
+    /// When it is to be left out, where it has been away.
+    hide: Option<Instant>,
+    is_away: bool,
+    kept: Option<Kept>,
+    /// What is kept of each kind, in short.
+    kept_digests: [Option<u64>; 4],
 }
 
 /// When one topic is to be listed.
@@ -79,6 +87,8 @@ struct Listed {
     items: [usize; 2],
     /// Where not all may be served.
     held: [Option<Snapshot>; 2],
+    /// Where it is to be kept on disk: with its digest.
+    keep: [Option<(Kind, u64, Snapshot)>; 2],
 }
 
 enum Event {
@@ -99,6 +109,7 @@ impl Refresh {
         let (status, changes) = (upstream.status(), upstream.changes());
         let approvals = sentries.pins.approvals();
         let read = *changes.borrow();
+        let kept = Kept::of(upstream.settings());
         let plan = Plan {
             due: None,
             last_read: None,
@@ -120,14 +131,19 @@ impl Refresh {
             read,
             topics: [plan; 3],
             unsettled: Some(unsettled),
+            hide: None,
+            is_away: false,
+            kept,
+            kept_digests: [None; 4],
         }
     }
 
     /// Lists the upstream whenever there may be something new. Ends only when `stop` fires.
     pub(super) async fn run(mut self, stop: CancellationToken) {
+        self.show_kept().await;
         self.look_at_status();
         loop {
-            let due = self.topics.iter().filter_map(|plan| plan.due).min();
+            let due = self.topics.iter().filter_map(|plan| plan.due).chain(self.hide).min();
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => Event::Stop,
@@ -142,6 +158,12 @@ impl Refresh {
                 Event::Changed => self.look_at_changes(),
                 Event::Approved => self.look_at_approvals(),
                 // Stopping must not wait for a list.
+                Event::Due if self.hide.is_some_and(|hide| hide <= Instant::now()) => {
+                    self.hide = None;
+                    let upstream = self.upstream.name();
+                    info!(%upstream, "away for too long: it is left out of the lists");
+                    self.catalog.hide(upstream, true);
+                }
                 Event::Due => tokio::select! {
                     () = self.list_due() => {}
                     () = stop.cancelled() => return,
@@ -158,7 +180,9 @@ impl Refresh {
                 if self.epoch.replace(about.epoch) == Some(about.epoch) {
                     return;
                 }
-                self.introduce(&about);
+                (self.hide, self.is_away) = (None, false);
+                self.catalog.hide(self.upstream.name(), false);
+                self.introduce(introduction(&about));
                 self.read = *self.changes.borrow_and_update();
                 for plan in &mut self.topics {
                     plan.due = Some(Instant::now());
@@ -170,25 +194,75 @@ impl Refresh {
                 self.epoch = None;
                 self.topics.iter_mut().for_each(|plan| plan.due = None);
                 self.unsettled = None;
+                if let OnDown::Hide { after } = self.upstream.settings().on_down
+                    && !self.is_away
+                {
+                    self.hide = Some(Instant::now() + after);
+                }
+                self.is_away = true;
             }
         }
     }
 
-    fn introduce(&self, about: &About) {
-        let (name, sentries) = (self.upstream.name(), &self.sentries);
-        let instructions = sentries.pins.introduce(name, about.instructions.clone());
-        let introduction = catalog::Introduction {
-            capabilities: about.capabilities.clone(),
-            instructions: sentries.guard.introduce(name, instructions),
+    /// Shows what the upstream listed before Weir was started, if that was kept.
+    async fn show_kept(&mut self) {
+        let Some(kept) = self.kept.clone() else { return };
+        // Reading a file blocks. A panic in there is no reason to show nothing for ever.
+        let Ok(Some(found)) = tokio::task::spawn_blocking(move || kept.read()).await else {
+            return;
         };
-        self.catalog.introduce(name, introduction);
+        self.introduce(found.introduction);
+        for (kind, snapshot) in Kind::ALL.into_iter().zip(found.snapshots) {
+            self.kept_digests[kind.index()] = Some(kept::digest(&snapshot.items));
+            self.publish(kind, snapshot);
+        }
+        debug!(upstream = %self.upstream.name(), "what it listed last is shown until it is there");
+        self.unsettled = None;
+    }
+
+    /// Keeps something on disk, where lists are kept.
+    async fn keep(&self, write: impl FnOnce(&Kept) -> io::Result<()> + Send + 'static) -> bool {
+        let Some(kept) = self.kept.clone() else { return false };
+        let kept = tokio::task::spawn_blocking(move || write(&kept)).await;
+        let error = match kept {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => error,
+            Err(panicked) => io::Error::other(panicked),
+        };
+        let upstream = self.upstream.name();
+        warn!(%upstream, %error, "what it lists cannot be kept for the next start");
+        false
+    }
+
+    /// Keeps what is new of a topic, if all of it may be.
+    async fn keep_lists(&mut self, lists: [Option<(Kind, u64, Snapshot)>; 2]) {
+        for (kind, digest, snapshot) in lists.into_iter().flatten() {
+            if self.kept_digests[kind.index()] == Some(digest) {
+                continue;
+            }
+            let is_kept = self.keep(move |kept| kept.write(kind, &snapshot)).await;
+            // One that cannot be kept is not tried again as long as it stays the same.
+            self.kept_digests[kind.index()] = Some(digest);
+            let status = self.status.borrow().clone();
+            if is_kept && let Status::Up(about) = status {
+                let about = introduction(&about);
+                self.keep(move |kept| kept.introduce(&about)).await;
+            }
+        }
+    }
+
+    fn introduce(&self, said: Introduction) {
+        let (name, sentries) = (self.upstream.name(), &self.sentries);
+        let instructions = sentries.pins.introduce(name, said.instructions);
+        let instructions = sentries.guard.introduce(name, instructions);
+        self.catalog.introduce(name, Introduction { instructions, ..said });
     }
 
     /// Something else is approved than before.
     fn look_at_approvals(&self) {
         let status = self.status.borrow().clone();
         if let Status::Up(about) = &status {
-            self.introduce(about);
+            self.introduce(introduction(about));
         }
         for (kind, held) in Kind::ALL.into_iter().zip(&self.held) {
             if let Some(snapshot) = held {
@@ -229,7 +303,7 @@ impl Refresh {
             plan.last_read = Some(now);
         }
         let lists = join_all(due.iter().map(|topic| self.list(*topic))).await;
-        let mut is_new = false;
+        let (mut is_new, mut keep) = (false, Vec::new());
         for (topic, next) in due.into_iter().zip(lists) {
             let plan = &mut self.topics[topic.index()];
             match next {
@@ -238,6 +312,7 @@ impl Refresh {
                     for (kind, held) in kinds.zip(listed.held) {
                         self.held[kind.index()] = held;
                     }
+                    keep.push(listed.keep);
                     plan.due = listed.again;
                     plan.retry = FIRST_RETRY;
                     plan.items = listed.items;
@@ -245,7 +320,9 @@ impl Refresh {
                 }
                 Err(()) => {
                     plan.is_pressed = false;
-                    plan.due = Some(Instant::now() + plan.retry);
+                    // One that is left alone is not asked before a call may be.
+                    let rests_until = self.upstream.rests_until();
+                    plan.due = Some(Instant::now() + plan.retry).max(rests_until);
                     plan.retry = (plan.retry * 2).min(MAX_RETRY);
                 }
             }
@@ -257,26 +334,30 @@ impl Refresh {
             info!(%upstream, prompts, tools, resources, templates, "listed");
         }
         self.unsettled = None;
+        for lists in keep {
+            self.keep_lists(lists).await;
+        }
     }
 
     /// Lists the kinds of a topic.
     async fn list(&self, topic: Topic) -> Result<Listed, ()> {
         let name = self.upstream.name();
-        let mut listed =
-            Listed { again: None, digests: [None; 2], items: [0; 2], held: [None, None] };
+        let mut listed = Listed {
+            again: None,
+            digests: [None; 2],
+            items: [0; 2],
+            held: [None, None],
+            keep: [None, None],
+        };
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
         for (half, kind) in kinds.enumerate() {
-            let mut digest = DefaultHasher::new();
             let listing = self.upstream.list(kind).await.map_err(|error| {
                 warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");
             })?;
             if let Some(limit) = &listing.truncated {
                 warn!(upstream = %name, %kind, limit, "the list was cut short");
             }
-            for item in &listing.items {
-                item.definition.to_bytes().hash(&mut digest);
-            }
-            let digest = digest.finish();
+            let digest = kept::digest(&listing.items);
             let items = listing.items.iter().filter(|item| item.flaw.is_none()).count();
             listed.items[half] = items;
             debug!(upstream = %name, %kind, items, "read");
@@ -284,6 +365,9 @@ impl Refresh {
             let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
             let Listing { items, is_private, .. } = listing;
             let snapshot = Snapshot { items, fresh_until, is_private };
+            if self.kept.is_some() && self.kept_digests[kind.index()] != Some(digest) {
+                listed.keep[half] = Some((kind, digest, snapshot.clone()));
+            }
             if self.sentries.pins.holds(name) {
                 listed.held[half] = Some(snapshot.clone());
             }
@@ -317,6 +401,14 @@ impl Plan {
             self.pause = (self.pause * 2).min(longest);
         }
         is_new
+    }
+}
+
+/// What an upstream that is connected says of itself.
+fn introduction(about: &About) -> Introduction {
+    Introduction {
+        capabilities: about.capabilities.clone(),
+        instructions: about.instructions.clone(),
     }
 }
 

@@ -27,6 +27,11 @@ impl UpstreamName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The name as a text that is shared with it.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl FromStr for UpstreamName {

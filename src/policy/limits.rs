@@ -158,6 +158,11 @@ impl Limits {
         self.limits.is_empty()
     }
 
+    /// The limit of this number.
+    pub fn get(&self, number: usize) -> Option<&Limit> {
+        self.limits.get(number)
+    }
+
     /// Whether it matters which item a request is about.
     pub fn look_at_items(&self) -> bool {
         self.has_patterns || self.limits.iter().any(|limit| limit.per == Per::Upstream)
