@@ -31,6 +31,7 @@ pub struct App {
     gateway: Arc<Gateway>,
     door: Arc<Door>,
     doors: TaskTracker,
+    leaving: CancellationToken,
     stop_doors: CancellationToken,
     upstreams: TaskTracker,
     stop_upstreams: CancellationToken,
@@ -54,6 +55,7 @@ impl App {
         sole: Option<&Caller>,
         log: Option<(Audit, audit::Writer)>,
     ) -> Self {
+        let leaving = CancellationToken::new();
         let (doors, stop_doors) = (TaskTracker::new(), CancellationToken::new());
         let (upstreams, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
         let start = |settings| {
@@ -75,7 +77,18 @@ impl App {
         }
         let door = Door::new(Arc::clone(&gateway), settings, doors.clone(), stop_doors.clone());
         let log = log_task;
-        Self { gateway, door, doors, stop_doors, upstreams, stop_upstreams, log, stop_log, dial }
+        Self {
+            gateway,
+            door,
+            doors,
+            leaving,
+            stop_doors,
+            upstreams,
+            stop_upstreams,
+            log,
+            stop_log,
+            dial,
+        }
     }
 
     /// Opens the audit log of a configuration, and writes its first line: whoever starts should hear of it if that
@@ -119,8 +132,19 @@ impl App {
         self.doors.spawn(door);
     }
 
+    /// Tells whoever asks that this house is about to close; all goes on as before.
+    pub fn leave(&self) {
+        self.leaving.cancel();
+    }
+
+    /// Fires when the house is about to close: from then on it is not ready for new clients.
+    pub fn leaving(&self) -> &CancellationToken {
+        &self.leaving
+    }
+
     /// Ends the doors: no new requests; what is under way goes on until [`App::close`].
     pub fn stop_doors(&self) {
+        self.leaving.cancel();
         self.stop_doors.cancel();
     }
 
@@ -133,7 +157,7 @@ impl App {
     /// Stops every upstream and waits for their last task. Requests that are under way end with an
     /// error, which their clients get a moment to hear.
     pub async fn close(self) {
-        self.stop_doors.cancel();
+        self.stop_doors();
         self.stop_upstreams.cancel();
         self.upstreams.close();
         self.upstreams.wait().await;

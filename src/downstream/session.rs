@@ -75,7 +75,7 @@ pub(super) struct Primary {
     pub(super) listen: OwnedMutexGuard<Listen>,
     /// Fires when a newer stream takes over or the session ends.
     pub(super) over: CancellationToken,
-    _in_use: InUse,
+    in_use: InUse,
 }
 
 /// A place among the sessions of a principal, for one that is kept elsewhere; it returns when dropped.
@@ -249,7 +249,15 @@ impl InUse {
             std::mem::replace(&mut *current, over.clone()).cancel();
         }
         let listen = Arc::clone(&self.0.listen).lock_owned().await;
-        Primary { listen, over, _in_use: self }
+        Primary { listen, over, in_use: self }
+    }
+}
+
+impl std::ops::Deref for Primary {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.in_use
     }
 }
 
