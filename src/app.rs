@@ -33,6 +33,7 @@ pub struct App {
     gateway: Arc<Gateway>,
     door: Arc<Door>,
     doors: TaskTracker,
+    leaving: CancellationToken,
     stop_doors: CancellationToken,
     upstreams: TaskTracker,
     stop_upstreams: CancellationToken,
@@ -59,6 +60,7 @@ impl App {
         sole: Option<&Caller>,
         log: Option<(Audit, audit::Writer)>,
     ) -> Self {
+        let leaving = CancellationToken::new();
         let (doors, stop_doors) = (TaskTracker::new(), CancellationToken::new());
         let (upstreams, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
         let start = |settings| {
@@ -89,6 +91,7 @@ impl App {
             gateway,
             door,
             doors,
+            leaving,
             stop_doors,
             upstreams,
             stop_upstreams,
@@ -148,8 +151,19 @@ impl App {
         self.doors.spawn(door);
     }
 
+    /// Tells whoever asks that this house is about to close; all goes on as before.
+    pub fn leave(&self) {
+        self.leaving.cancel();
+    }
+
+    /// Fires when the house is about to close: from then on it is not ready for new clients.
+    pub fn leaving(&self) -> &CancellationToken {
+        &self.leaving
+    }
+
     /// Ends the doors: no new requests; what is under way goes on until [`App::close`].
     pub fn stop_doors(&self) {
+        self.leaving.cancel();
         self.stop_doors.cancel();
     }
 
@@ -162,7 +176,7 @@ impl App {
     /// Stops every upstream and waits for their last task. Requests that are under way end with an
     /// error, which their clients get a moment to hear.
     pub async fn close(self) {
-        self.stop_doors.cancel();
+        self.stop_doors();
         self.stop_upstreams.cancel();
         self.upstreams.close();
         self.upstreams.wait().await;

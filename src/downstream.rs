@@ -14,6 +14,7 @@
 mod answer;
 mod batch;
 mod beside;
+mod bounds;
 mod calls;
 mod conversation;
 mod encode;
@@ -33,15 +34,19 @@ mod streams;
 #[cfg(test)]
 mod tests;
 mod tracks;
+mod turns;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::Audit;
+use crate::budget::Budget;
 use crate::gateway::Gateway;
+pub use bounds::{PerClient, Timeouts};
 use era::Versions;
 use http::Protection;
 use http::pair::Pairs;
@@ -49,6 +54,7 @@ pub use introduction::introduction;
 use origin::{AllowedHost, Origin};
 use session::Sessions;
 use streams::Streams;
+use turns::Turns;
 
 /// What the front doors are made with.
 #[derive(Debug, Clone)]
@@ -80,20 +86,18 @@ pub struct Settings {
     pub session_ttl: Duration,
     /// How often a comment keeps a silent stream alive.
     pub sse_keepalive: Duration,
+    /// The most bytes of a request's head over HTTP; no less than 8 KiB.
+    pub max_head: usize,
+    /// The most fields in it.
+    pub max_headers: usize,
+    /// How many bytes are held for all clients together.
+    pub max_buffered: usize,
     /// How many connections are served at a time; further ones wait in the kernel.
     pub max_connections: usize,
-    /// How long a request's head may take, counted from its first byte or the connection's start.
-    pub head_timeout: Duration,
-    /// How long a request's body may take.
-    pub body_timeout: Duration,
-    /// How long a client may take nothing of what is written to it.
-    pub write_stall: Duration,
-    /// How long a connection may stay open between two requests.
-    pub idle_timeout: Duration,
-    /// How many change streams of the modern era a principal may have open.
-    pub streams_per_client: usize,
-    /// How many legacy sessions a principal may have.
-    pub sessions_per_principal: usize,
+    /// How long a client may take.
+    pub timeouts: Timeouts,
+    /// What one client may have at a time.
+    pub per_client: PerClient,
     /// Where requests are recorded.
     pub audit: Audit,
 }
@@ -115,12 +119,11 @@ impl Default for Settings {
             session_ttl: SESSION_TTL,
             sse_keepalive: SSE_KEEPALIVE,
             max_connections: MAX_CONNECTIONS,
-            head_timeout: HEAD_TIMEOUT,
-            body_timeout: BODY_TIMEOUT,
-            write_stall: WRITE_STALL,
-            idle_timeout: IDLE_TIMEOUT,
-            streams_per_client: STREAMS_PER_CLIENT,
-            sessions_per_principal: SESSIONS_PER_PRINCIPAL,
+            max_head: MAX_HEAD_BYTES,
+            max_headers: MAX_HEADERS,
+            max_buffered: MAX_BUFFERED_BYTES,
+            timeouts: Timeouts::default(),
+            per_client: PerClient::default(),
             audit: Audit::off(),
         }
     }
@@ -134,10 +137,15 @@ pub struct Door {
     /// The clients of the HTTP+SSE pair.
     pairs: Pairs,
     streams: Streams,
+    turns: Turns,
+    /// What is held for clients: requests, and answers that they have not read.
+    budget: Budget,
     /// Every task of this room runs on it, so that a drain can wait for them.
     tasks: TaskTracker,
     /// Fires when the house closes: no new request, streams end, calls that somebody awaits go on.
     stop: CancellationToken,
+    /// Somebody else serves at the same address from now on.
+    is_succeeded: AtomicBool,
 }
 
 impl Door {
@@ -149,11 +157,25 @@ impl Door {
         stop: CancellationToken,
     ) -> Arc<Self> {
         let meters = gateway.meters();
-        let sessions = Sessions::new(settings.session_ttl, settings.sessions_per_principal)
+        let sessions = Sessions::new(settings.session_ttl, settings.per_client.sessions)
             .counted(&meters.sessions, &meters.streams);
-        let streams = Streams::new(settings.streams_per_client).counted(&meters.streams);
+        let streams = Streams::new(settings.per_client.streams).counted(&meters.streams);
+        let turns = Turns::new(settings.per_client);
+        let budget = Budget::new(settings.max_buffered);
         let pairs = Pairs::default();
-        Arc::new(Self { gateway, settings, sessions, pairs, streams, tasks, stop })
+        let is_succeeded = AtomicBool::new(false);
+        Arc::new(Self {
+            gateway,
+            settings,
+            sessions,
+            pairs,
+            streams,
+            turns,
+            budget,
+            tasks,
+            stop,
+            is_succeeded,
+        })
     }
 
     /// Every path that is served over HTTP, and what is there.
@@ -168,9 +190,25 @@ impl Door {
         &self.settings.path
     }
 
-    /// Whether the door takes no new requests any more.
+    /// Whether the house closes: it is not ready for new clients.
     pub fn is_closing(&self) -> bool {
         self.stop.is_cancelled()
+    }
+
+    /// Tells that somebody else serves at the same address. A connection that is open when the house closes is then
+    /// served once more instead of being refused; its client finds the other one when it connects again.
+    pub fn succeed(&self) {
+        self.is_succeeded.store(true, Ordering::Release);
+    }
+
+    /// Whether new requests are refused.
+    fn is_closed(&self) -> bool {
+        self.stop.is_cancelled() && !self.is_succeeded.load(Ordering::Acquire)
+    }
+
+    /// What is held for clients.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     /// How many legacy sessions are open.
@@ -184,12 +222,9 @@ const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
 const MAX_CONNECTIONS: usize = 10_000;
 const SESSION_TTL: Duration = Duration::from_secs(30 * 60);
 const SSE_KEEPALIVE: Duration = Duration::from_secs(15);
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-const WRITE_STALL: Duration = Duration::from_secs(30);
-const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-const STREAMS_PER_CLIENT: usize = 8;
-const SESSIONS_PER_PRINCIPAL: usize = 32;
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+const MAX_HEADERS: usize = 100;
+const MAX_BUFFERED_BYTES: usize = 128 * 1024 * 1024;
 
 /// The most messages in one batch.
 const MAX_BATCH: usize = 50;

@@ -224,6 +224,11 @@ pub fn write_place(id: &str, retry: Duration) -> Bytes {
     format!("id: {id}\nretry: {}\ndata: \n\n", retry.as_millis()).into()
 }
 
+/// Writes when a client should come back, without an event.
+pub fn write_retry(retry: Duration) -> Bytes {
+    format!("retry: {}\n\n", retry.as_millis()).into()
+}
+
 /// Writes an event of another kind. `name` and `data` must stand on one line each.
 pub fn write_event(name: &str, data: &str) -> Bytes {
     debug_assert!(!name.contains(['\n', '\r']) && !data.contains(['\n', '\r']), "one line each");

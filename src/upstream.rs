@@ -63,8 +63,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{HeaderMap, Uri};
-use sha2::{Digest, Sha256};
 
+use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::call::Caller;
 use crate::mcp::capabilities::{self, Capabilities};
@@ -73,6 +73,7 @@ use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
+use crate::sha256::sha256;
 use dial::Command;
 
 pub use asks::{Asks, Called};
@@ -112,12 +113,9 @@ impl Settings {
     /// A hash, in hexadecimal, of all that decides which server this is and as whom it is asked, credentials
     /// included: two with the same hash list the same.
     pub fn fingerprint(&self) -> String {
-        let mut hash = Sha256::new();
-        // Each part is preceded by its length: no two lists of parts run together.
-        let mut add = |part: &[u8]| {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
-        };
+        let mut hashes = Vec::new();
+        // Each part becomes one of a fixed length: no two lists of parts run together, and no secret is copied.
+        let mut add = |part: &[u8]| hashes.extend(sha256(part));
         add(self.name.as_str().as_bytes());
         add(format!("{:?}", self.era).as_bytes());
         if let Sharing::Sole(declared) = &self.sharing {
@@ -143,7 +141,7 @@ impl Settings {
                 }
             }
         }
-        crate::hex::hex(&hash.finalize())
+        hex(&sha256(hashes))
     }
 
     /// What the kept connection declares to a server of the legacy era. One that is there for lists alone

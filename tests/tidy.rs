@@ -6,7 +6,19 @@ use std::path::{Path, PathBuf};
 
 /// The rooms by floor. A room may use rooms of lower floors only.
 const FLOORS: [&[&str]; 7] = [
-    &["event_stream", "hex", "hidden", "json", "line", "meter", "moment", "secret", "trail"],
+    &[
+        "budget",
+        "event_stream",
+        "hex",
+        "hidden",
+        "json",
+        "line",
+        "meter",
+        "moment",
+        "secret",
+        "sha256",
+        "trail",
+    ],
     &["rpc"],
     &["mcp"],
     &["audit", "catalog", "guard", "pins", "policy", "upstream"],

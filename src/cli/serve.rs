@@ -1,18 +1,20 @@
 //! `weir serve`: clients over HTTP.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tracing::info;
+use tokio::signal::unix::SignalKind;
+use tracing::{info, warn};
 
 use super::failure::Failure;
+use super::handover::{self, Start};
 use super::house::{ConfigArgs, Loaded, options};
-use super::output;
-use super::sealing;
-use super::signals::Signals;
+use super::signals::{self, Signals};
+use super::{descriptors, output, sealing, supervision};
 use crate::app::App;
 use crate::config::{self, Config};
-use crate::downstream::http::{self, tls::Tls};
+use crate::downstream::http::{self, Socket, tls::Tls};
 use crate::upstream::host::Host;
 
 /// What `weir serve` takes.
@@ -25,17 +27,27 @@ pub(super) struct Args {
     config: ConfigArgs,
 }
 
-/// Serves until a signal says stop, then lets what is under way end.
+/// Serves until a signal says stop, or until a new program has taken over; then lets what is under way end.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    let start = Start::of_this();
     sealing::seal();
     let now = Some(std::time::SystemTime::now());
     let options = config::Options { now, ..options(args.allow_anonymous_network) };
     let mut signals = Signals::new()?;
-    let Loaded { config, file, demo } = signals.end(args.config.load(&options)).await?;
+    let mut upgrades = signals::listen(SignalKind::user_defined2())?;
+    let Loaded { mut config, file, demo } = signals.end(args.config.load(&options)).await?;
     super::log::start(&config.log, &config.warnings);
+    let wanted = config.server.max_connections;
+    config.server.max_connections = descriptors::room_for(wanted);
+    if config.server.max_connections < wanted {
+        info!(
+            max_connections = config.server.max_connections,
+            "fewer connections than max_connections: there are too few file descriptors"
+        );
+    }
     let log = super::audit::open(&config, config.records())?;
-    let listener = listen(&config, demo.is_some()).await?;
-    let address = listener.local_addr().unwrap_or(config.server.listen);
+    let (socket, is_handed) = listen(&config, demo.is_some()).await?;
+    let address = socket.address().unwrap_or(config.server.listen);
     let scheme = config.server.scheme();
     let endpoint = format!("{scheme}://{address}{}", config.server.path);
 
@@ -52,17 +64,50 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     if let Some((listener, settings)) = operators {
         app.show(listener, settings);
     }
-    app.spawn_door(http::accept_loop(listener, tls, Arc::clone(app.door())));
+    if is_handed {
+        // Until then the one before us serves, with all that it has listed.
+        let listed = tokio::time::timeout(LISTED, app.gateway().listed());
+        let _ = signals.end(async { Ok(listed.await) }).await?;
+    }
+    app.spawn_door(http::accept_loop(socket.clone(), tls, Arc::clone(app.door())));
     let sse =
         config.protocol.legacy_sse.then(|| format!("{scheme}://{address}{}", http::STREAM_PATH));
     info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");
+    supervision::ready();
+    handover::tell_ready();
     if demo.is_some() {
         // Below the lines that tell of its upstreams.
         app.gateway().listed().await;
         welcome(&endpoint);
     }
 
-    signals.next().await;
+    let is_handed_on = loop {
+        tokio::select! {
+            _ = signals.next() => break false,
+            _ = upgrades.recv() => {}
+        }
+        info!("starting the program anew, to hand over to it");
+        let number = tokio::select! {
+            _ = signals.next() => break false,
+            started = start.anew(&socket) => started,
+        };
+        match number {
+            Ok(number) => {
+                info!(process = number, "handed over");
+                socket.share();
+                app.door().succeed();
+                supervision::handed_to(number);
+                break true;
+            }
+            Err(why) => warn!(%why, "not handed over: serving on"),
+        }
+    };
+    if !is_handed_on {
+        supervision::stopping();
+        signals.leave(&app, config.server.shutdown_delay).await;
+    }
+    // With the doors' own it closes; a socket that is open and accepts nobody lets clients wait for nothing.
+    drop(socket);
     signals.drain(&app, config.server.shutdown_grace, app.drained()).await;
     signals.close(app).await;
     info!("stopped");
@@ -77,9 +122,20 @@ fn secured(config: &Config) -> Result<Option<Arc<Tls>>, Failure> {
     Ok(opened.map(Arc::new))
 }
 
-async fn listen(config: &Config, is_demo: bool) -> Result<TcpListener, Failure> {
+/// The socket to listen at, and whether it comes from the program that serves at this moment.
+async fn listen(config: &Config, is_demo: bool) -> Result<(Socket, bool), Failure> {
+    let refused = |error| Failure::Unreachable(format!("the socket that was handed over: {error}"));
+    if let Some(socket) = handover::taken_over().map_err(refused)? {
+        return Ok((socket, true));
+    }
+    if let Some(listener) = supervision::activated().map_err(refused)? {
+        let socket = Socket::from_std(listener).map_err(refused)?;
+        // Whoever waits there while we end is for the one that is started next.
+        socket.share();
+        return Ok((socket, false));
+    }
     let address = config.server.listen;
-    TcpListener::bind(address).await.map_err(|error| {
+    let bound = TcpListener::bind(address).await.map_err(|error| {
         let remedy = match error.kind() {
             std::io::ErrorKind::AddrInUse if is_demo => {
                 "stop whatever listens there, perhaps another demonstration"
@@ -90,7 +146,8 @@ async fn listen(config: &Config, is_demo: bool) -> Result<TcpListener, Failure> 
             _ => "set another `listen` under [server]",
         };
         Failure::Unreachable(format!("cannot listen on {address}: {error}; {remedy}"))
-    })
+    })?;
+    Ok((bound.into(), false))
 }
 
 /// What somebody who has never seen Weir needs next.
@@ -126,3 +183,6 @@ Edit a file in prompts/ and a connected client's list changes. Stop with Ctrl-C.
     // Whoever does not read it is served all the same.
     let _ = output::print(|out| writeln!(out, "{text}"));
 }
+
+/// How long a program that takes over waits for its upstreams before it serves.
+const LISTED: Duration = Duration::from_secs(10);

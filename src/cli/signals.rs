@@ -1,7 +1,7 @@
 //! The signals that mean stop, and what stopping is.
 //!
 //! The first lets what is under way end within the grace time. A second one, or the end of that time, cuts
-//! it: what is left ends with an error, and upstreams get no more patience.
+//! it: what is left ends with an error. After a second one upstreams get no more patience.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,26 +16,47 @@ use crate::app::App;
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// Stopping was told twice.
+    is_urgent: bool,
 }
 
 impl Signals {
     /// Listens from now on.
     pub(super) fn new() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| Failure::Unreachable(format!("no signals: {error}")))
-        };
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            is_urgent: false,
         })
     }
 
     /// Closes the house. Whoever tells again does not wait for upstreams that end slowly: they are
     /// killed as the program ends, where otherwise it would be killed itself and leave them behind.
     pub(super) async fn close(&mut self, app: App) {
+        let is_urgent = self.is_urgent;
+        let patience = async {
+            match is_urgent {
+                true => tokio::time::sleep(LAST_WORDS).await,
+                false => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = app.close() => {}
+            () = patience => {}
             _ = self.next() => warn!("stopped without waiting for the upstreams: told again"),
+        }
+    }
+
+    /// Tells that the house is about to close, and goes on for so long: a load balancer takes a moment to hear of it.
+    /// Whoever tells again does not wait.
+    pub(super) async fn leave(&mut self, app: &App, delay: Option<Duration>) {
+        app.leave();
+        if let Some(delay) = delay {
+            info!(?delay, "about to stop: still taking requests");
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                _ = self.next() => self.is_urgent = true,
+            }
         }
     }
 
@@ -49,11 +70,17 @@ impl Signals {
     ) {
         info!(?grace, "stopping: what is under way may end");
         app.stop_doors();
+        if self.is_urgent {
+            return;
+        }
         tokio::select! {
             drained = tokio::time::timeout(grace, work) => if drained.is_err() {
                 warn!("stopped with requests under way: the grace time is over");
             },
-            _ = self.next() => warn!("stopped with requests under way: told twice"),
+            _ = self.next() => {
+                self.is_urgent = true;
+                warn!("stopped with requests under way: told twice");
+            }
         }
     }
 
@@ -77,3 +104,11 @@ impl Signals {
         }
     }
 }
+
+/// Listens to one signal from now on.
+pub(super) fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::Unreachable(format!("no signals: {error}")))
+}
+
+/// How long the last errors may take to their clients once stopping was told twice.
+const LAST_WORDS: Duration = Duration::from_millis(500);

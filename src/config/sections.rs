@@ -12,6 +12,7 @@ use super::report::{Complaint, did_you_mean};
 use super::{Surroundings, value};
 use crate::downstream::http::tls::Files;
 use crate::downstream::http::{MESSAGES_PATH, STREAM_PATH};
+use crate::downstream::{PerClient, Timeouts};
 use crate::mcp::revision::{Era, Revision};
 
 // === Server ===
@@ -29,8 +30,20 @@ pub struct Server {
     pub allowed_origins: Vec<String>,
     /// The largest message from a client, in bytes.
     pub max_body: usize,
+    /// The most bytes of a request's head.
+    pub max_head: usize,
+    /// The most header fields of a request.
+    pub max_headers: usize,
+    /// The most bytes that are held for all clients together.
+    pub max_buffered: usize,
     /// The most connections at a time.
     pub max_connections: usize,
+    /// How long a client may take.
+    pub timeouts: Timeouts,
+    /// What one client may have at a time.
+    pub per_client: PerClient,
+    /// How long requests are taken on when the program is told to stop.
+    pub shutdown_delay: Option<Duration>,
     /// How long calls may run on when the program is told to stop.
     pub shutdown_grace: Duration,
     /// The URL under which clients reach the server, if it is not the address itself.
@@ -47,7 +60,13 @@ impl Default for Server {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             max_body: 4 << 20,
+            max_head: 16 << 10,
+            max_headers: 100,
+            max_buffered: 128 << 20,
             max_connections: 10_000,
+            timeouts: Timeouts::default(),
+            per_client: PerClient::default(),
+            shutdown_delay: None,
             shutdown_grace: Duration::from_secs(30),
             public_url: None,
             tls: None,
@@ -81,9 +100,15 @@ pub(super) fn server(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Server {
         allowed_hosts,
         allowed_origins: t.list("allowed_origins", value::origin).unwrap_or_default(),
         max_body: t.read("max_body", value::size).unwrap_or(default.max_body),
+        max_head: t.read("max_head", value::size).unwrap_or(default.max_head),
+        max_headers: t.read("max_headers", value::count(HEADERS)).unwrap_or(default.max_headers),
+        max_buffered: t.read("max_buffered", value::size).unwrap_or(default.max_buffered),
         max_connections: t
             .read("max_connections", value::count(CONNECTIONS))
             .unwrap_or(default.max_connections),
+        timeouts: t.table("timeouts", timeouts),
+        per_client: t.table("per_client", per_client),
+        shutdown_delay: t.read("shutdown_delay", value::duration),
         shutdown_grace: t.read("shutdown_grace", value::duration).unwrap_or(default.shutdown_grace),
         public_url,
         tls: super::tls::tls(t, surroundings),
@@ -94,6 +119,30 @@ impl Server {
     /// How its URLs begin.
     pub fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
+fn timeouts(t: &Table<'_>) -> Timeouts {
+    let default = Timeouts::default();
+    let read = |key, default| t.read(key, value::duration).unwrap_or(default);
+    Timeouts {
+        handshake: read("handshake", default.handshake),
+        head: read("head", default.head),
+        body: read("body", default.body),
+        write: read("write", default.write),
+        idle: read("idle", default.idle),
+    }
+}
+
+fn per_client(t: &Table<'_>) -> PerClient {
+    let default = PerClient::default();
+    let read = |key, default| t.read(key, value::count(PER_CLIENT)).unwrap_or(default);
+    PerClient {
+        calls: read("calls", default.calls),
+        waiting: read("waiting", default.waiting),
+        wait: t.read("wait", value::duration).unwrap_or(default.wait),
+        streams: read("streams", default.streams),
+        sessions: read("sessions", default.sessions),
     }
 }
 
@@ -302,5 +351,7 @@ pub(super) const LOG_FORMATS: [(&str, LogFormat); 3] =
     [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
 
 pub(super) const CONNECTIONS: RangeInclusive<usize> = 1..=1_000_000;
+pub(super) const HEADERS: RangeInclusive<usize> = 16..=1_000;
+pub(super) const PER_CLIENT: RangeInclusive<usize> = 1..=100_000;
 pub(super) const PAGE_SIZES: RangeInclusive<usize> = 1..=10_000;
 pub(super) const NAME_LENGTHS: RangeInclusive<usize> = 56..=128;

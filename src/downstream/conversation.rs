@@ -11,23 +11,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::answer::{Answer, Call, Refused, Text, Way};
 use super::calls::Calls;
+use super::http::bounded::unread;
 use super::legacy::{self, Peer};
 use super::questions::Questions;
 use super::recording::recorded;
 use super::session::new_id;
 use super::{Door, batch, encode};
 use crate::audit::Record;
+use crate::budget::{Budget, NoRoom};
 use crate::gateway::{Guest, Listen};
 use crate::json::Object;
 use crate::mcp::call::Client;
-use crate::rpc::{self, Id, Notification, Request, code};
+use crate::rpc::{self, Id, Notification, Request};
 use crate::trail::Trail;
 
 /// A client's conversation, whether it has been opened yet or not.
@@ -60,7 +61,14 @@ pub(super) struct Outgoing {
     pub(super) tasks: TaskTracker,
     max_reply: usize,
     /// Bytes of answers that may wait to go out; whatever has no room is answered with an error.
-    room: Arc<Semaphore>,
+    room: Room,
+}
+
+/// How much may wait to go out: in this conversation, and in all of them.
+#[derive(Clone)]
+struct Room {
+    own: Arc<Semaphore>,
+    budget: Budget,
 }
 
 /// An answer that waits to go out, and the room that it takes until then.
@@ -87,7 +95,8 @@ impl Conversation {
         room: usize,
     ) -> Self {
         let max_reply = door.settings.max_reply;
-        let room = Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS)));
+        let own = Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS)));
+        let room = Room { own, budget: door.budget.clone() };
         let outgoing = Outgoing { queue, tasks: TaskTracker::new(), max_reply, room };
         let (calls, questions) = (Calls::new(end.clone()), Questions::new(door.stop.clone()));
         Self { guest, door, calls, outgoing, hint, questions, opened: None, end }
@@ -207,7 +216,7 @@ impl Conversation {
         };
         let messages = batch::read(peer.revision, text)?;
         let max_reply = self.door.settings.max_reply;
-        let (queue, room) = (self.outgoing.queue.clone(), Arc::clone(&self.outgoing.room));
+        let (queue, room) = (self.outgoing.queue.clone(), self.outgoing.room.clone());
         let fit = move |text| with_room(&room, text);
         let answers = batch::serve(&self.guest, peer, &self.calls, messages, max_reply, fit);
         self.outgoing.tasks.spawn(async move {
@@ -245,7 +254,7 @@ impl Outgoing {
 
     /// Sends a call's progress and then its answer, on a task of its own. The record is that of the call.
     pub(super) fn answer(&self, id: Id, call: Call, record: Record) {
-        let (queue, room) = (self.queue.clone(), Arc::clone(&self.room));
+        let (queue, room) = (self.queue.clone(), self.room.clone());
         let trail = Trail::begin();
         record.trailed(trail.number());
         self.tasks.spawn(trail.walk(answer(id, call, queue, self.max_reply, room, record)));
@@ -257,7 +266,7 @@ async fn answer(
     call: Call,
     queue: mpsc::Sender<Bytes>,
     max_reply: usize,
-    room: Arc<Semaphore>,
+    room: Room,
     record: Record,
 ) {
     let Call { mut answer, mut beside } = call;
@@ -292,17 +301,15 @@ async fn answer(
 
 /// An answer for which there is room until it has gone out, or an error in its place: whoever asks for much
 /// and reads nothing must not have it held here.
-fn with_room(room: &Arc<Semaphore>, text: Bytes) -> Result<Bytes, Refused> {
+fn with_room(room: &Room, text: Bytes) -> Result<Bytes, Refused> {
+    let text = room.budget.keep(text).map_err(|NoRoom| unread())?;
     if text.len() <= ALWAYS_BYTES {
         return Ok(text);
     }
     let size = u32::try_from(text.len()).unwrap_or(u32::MAX);
-    match Arc::clone(room).try_acquire_many_owned(size) {
+    match Arc::clone(&room.own).try_acquire_many_owned(size) {
         Ok(permit) => Ok(Bytes::from_owner(Waiting { text, _room: permit })),
-        Err(_) => {
-            let what = "too many large answers wait to be read: read them, then ask again";
-            Err(Refused::new(StatusCode::OK, code::INTERNAL_ERROR, what))
-        }
+        Err(_) => Err(unread()),
     }
 }
 

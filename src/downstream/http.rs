@@ -5,7 +5,9 @@
 //!
 //! Knows nothing of: what is said on a connection; see `endpoint`.
 
+mod accept;
 mod body;
+pub(super) mod bounded;
 mod detach;
 mod endpoint;
 mod head;
@@ -20,9 +22,10 @@ pub mod tls;
 mod wire;
 
 use std::convert::Infallible;
-use std::io;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -30,13 +33,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use tracing::{debug, warn};
+use tokio::time::timeout;
+use tracing::debug;
 
 use super::Door;
 use crate::meter::Gauge;
 use crate::policy::Certificate;
+pub use accept::{Socket, accept_loop};
 pub use pair::{MESSAGES_PATH, STREAM_PATH};
 pub use protection::Protection;
 pub use routes::Route;
@@ -49,58 +52,6 @@ struct Connection {
     peer: Option<SocketAddr>,
     /// What the client has proven to hold.
     certificate: Option<Arc<Certificate>>,
-}
-
-/// Accepts connections until the house closes, and serves each on a task of its own.
-///
-/// Never ends on an error: what accepting can fail with passes (a client that left, no free file
-/// descriptors), so it waits and tries again.
-pub async fn accept_loop(listener: TcpListener, tls: Option<Arc<Tls>>, door: Arc<Door>) {
-    let sweeper = Arc::clone(&door);
-    door.tasks.spawn(async move { sweeper.sessions.sweep(&sweeper.stop).await });
-    if let Some(tls) = tls.clone() {
-        let stop = door.stop.clone();
-        door.tasks.spawn(async move { tls.watch(&stop).await });
-    }
-    let places = Arc::new(Semaphore::new(door.settings.max_connections));
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = door.stop.cancelled() => return,
-            accepted = async {
-                // Before accepting: who has no place waits in the kernel and not here.
-                let place = Arc::clone(&places).acquire_owned().await;
-                let place = place.expect("nobody closes the semaphore");
-                listener.accept().await.map(|(stream, peer)| (stream, peer, place))
-            } => accepted,
-        };
-        match accepted {
-            Ok((stream, peer, place)) => {
-                pause = FIRST_PAUSE;
-                if let Err(error) = stream.set_nodelay(true) {
-                    debug!(%peer, %error, "small answers may be late");
-                }
-                let (serving, tls) = (Arc::clone(&door), tls.clone());
-                door.tasks.spawn(async move {
-                    match tls {
-                        None => serve_connection(serving, stream, Some(peer)).await,
-                        Some(tls) => serve_secured(serving, &tls, stream, peer).await,
-                    }
-                    drop(place);
-                });
-            }
-            Err(error) if is_the_peers(&error) => {}
-            Err(error) => {
-                warn!(%error, "no connection can be accepted at the moment");
-                tokio::select! {
-                    () = door.stop.cancelled() => return,
-                    () = tokio::time::sleep(pause) => {}
-                }
-                pause = (pause * 2).min(MAX_PAUSE);
-            }
-        }
-    }
 }
 
 /// Serves one connection until either side ends it. When the house closes, the request that is under
@@ -117,10 +68,14 @@ pub(super) async fn serve_secured<S>(door: Arc<Door>, tls: &Tls, io: S, peer: So
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
+    let mut accepting = std::pin::pin!(tls.accept(io, door.settings.timeouts.handshake));
     let accepted = tokio::select! {
         biased;
-        () = door.stop.cancelled() => return,
-        accepted = tls.accept(io) => accepted,
+        accepted = accepting.as_mut() => accepted,
+        () = door.stop.cancelled() => match timeout(LAST_CALL, accepting).await {
+            Ok(accepted) => accepted,
+            Err(_) => return,
+        },
     };
     match accepted {
         Ok((stream, certificate)) => {
@@ -140,40 +95,55 @@ where
 {
     let peer = from.peer;
     let _open = Gauge::enter(&door.gateway.meters().connections);
-    let wire = Wire::new(io, &door.settings);
+    let wire = Wire::new(io, &door.settings.timeouts, &door.budget);
     let service = service_fn(|request| {
         let gone = wire.clone().gone().boxed();
         let (door, from) = (Arc::clone(&door), from.clone());
         endpoint::answer(door, from, request, wire.busy(), gone).map(Ok::<_, Infallible>)
     });
     let connection = http1::Builder::new()
-        .max_headers(MAX_HEADER_FIELDS)
-        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(door.settings.max_headers)
+        .max_buf_size(door.settings.max_head.max(LEAST_HEAD_BYTES))
         .serve_connection(TokioIo::new(wire.clone()), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = wire.clone().idle_too_long() => Ok(()),
-        () = door.stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let ended = {
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => ended,
+            () = wire.clone().idle_too_long() => Ok(()),
+            () = last_call(&door, &wire) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
     };
-    if let Err(error) = ended {
-        debug!(?peer, %error, "a connection broke");
+    match ended {
+        Ok(()) => {
+            let patience = if door.stop.is_cancelled() { LAST_SEE_OFF } else { SEE_OFF };
+            wire.see_off(patience).await;
+        }
+        Err(error) => debug!(?peer, %error, "a connection broke"),
     }
 }
 
-/// Whether a connection failed by itself between the kernel's accepting it and ours.
-fn is_the_peers(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+/// Waits until the house closes, and until nobody is about to ask anything on this connection: either somebody
+/// has, and the answer will be the last, or nobody does for a moment.
+async fn last_call<S>(door: &Door, wire: &Wire<S>) {
+    door.stop.cancelled().await;
+    let mut moment = std::pin::pin!(tokio::time::sleep(LAST_CALL));
+    // Polled with the connection, which wakes its task with each byte.
+    poll_fn(|cx| match wire.is_busy() {
+        true => Poll::Ready(()),
+        false => moment.as_mut().poll(cx),
+    })
+    .await;
 }
 
-/// The most header fields of a request.
-const MAX_HEADER_FIELDS: usize = 100;
-/// The most bytes of a request's head; also what is read ahead.
-const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// How long accepting rests after an error, doubling.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// hyper reads no less ahead.
+const LEAST_HEAD_BYTES: usize = 8 * 1024;
+/// How long a connection that nobody asks anything on stays open when the house closes: what its client was sending at
+/// that moment is refused in words instead of being cut off.
+const LAST_CALL: Duration = Duration::from_millis(300);
+/// How long a client that has been told that its connection ends may take to hear of it; less when the house closes.
+const SEE_OFF: Duration = Duration::from_secs(1);
+const LAST_SEE_OFF: Duration = Duration::from_millis(200);

@@ -84,7 +84,7 @@ pub(super) struct Primary {
     /// Fires when a newer stream takes over or the session ends.
     pub(super) over: CancellationToken,
     _open: Present,
-    _in_use: InUse,
+    in_use: InUse,
 }
 
 /// A place among the sessions of a principal, for one that is kept elsewhere; it returns when dropped.
@@ -277,7 +277,15 @@ impl InUse {
         }
         let listen = Arc::clone(&self.0.listen).lock_owned().await;
         let _open = Gauge::enter(&self.0.streams);
-        Primary { listen, over, _open, _in_use: self }
+        Primary { listen, over, _open, in_use: self }
+    }
+}
+
+impl std::ops::Deref for Primary {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.in_use
     }
 }
 

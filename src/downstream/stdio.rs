@@ -174,7 +174,7 @@ impl Client {
     /// Answers at once. A full queue is waited for, since a client may well read more slowly than it
     /// sends; not for long, since one that sends without reading is nobody to wait for.
     async fn say(&self, answer: Answer) {
-        let (queue, patience) = (&self.talk.outgoing.queue, self.talk.door.settings.write_stall);
+        let (queue, patience) = (&self.talk.outgoing.queue, self.talk.door.settings.timeouts.write);
         if let Text::Whole(text) = answer.text
             && queue.send_timeout(text, patience).await.is_err()
         {

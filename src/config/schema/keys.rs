@@ -8,7 +8,8 @@ use super::{
 };
 use crate::config::access::{AUTH_MODES, KINDS};
 use crate::config::sections::{
-    CONNECTIONS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES, PAGE_SIZES, VERSIONS,
+    CONNECTIONS, HEADERS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES, PAGE_SIZES,
+    PER_CLIENT, VERSIONS,
 };
 use crate::config::tls::CLIENT_CERTIFICATES;
 use crate::config::{Auth, Log, Naming, Protocol, Server};
@@ -112,11 +113,44 @@ fn server() -> Vec<Key> {
         )
         .or(size(default.max_body)),
         Key::new(
+            "max_head",
+            Shape::Size,
+            "The largest head of a request, all header fields together; a larger one gets 431. Less than 8 KiB is 8 KiB. \
+             Raise it for tokens with very many claims.",
+        )
+        .or(size(default.max_head)),
+        Key::new(
+            "max_headers",
+            Shape::Count(HEADERS),
+            "The most header fields of a request; one with more gets 431.",
+        )
+        .or(default.max_headers),
+        Key::new(
+            "max_buffered",
+            Shape::Size,
+            "The most bytes that are held for all clients together: requests that are being worked on, and answers that \
+             wait to be read. From 85 % on idle connections are closed after 5 s, from 92 % on connections end \
+             with their answer and no stream is opened, from 95 % on messages of more than 16 KiB get 503. Answers \
+             of more than 16 KiB that find no room are replaced by an error.",
+        )
+        .or(size(default.max_buffered)),
+        Key::new(
             "max_connections",
             Shape::Count(CONNECTIONS),
-            "The most connections at a time; further ones wait until one is closed.",
+            "The most connections at a time; further ones wait until one is closed. No more than half of the file \
+             descriptors that the process may have: Weir raises its soft limit to what this takes, as far as the hard one \
+             allows.",
         )
         .or(default.max_connections),
+        timeouts(),
+        per_client(),
+        Key::new(
+            "shutdown_delay",
+            Shape::Duration,
+            "How long Weir goes on as before after SIGTERM or SIGINT, but is no longer ready: time for a load balancer to \
+             hear of it. Without it Weir stops taking requests at once.",
+        )
+        .example("shutdown_delay = \"5s\""),
         Key::new(
             "shutdown_grace",
             Shape::Duration,
@@ -125,6 +159,59 @@ fn server() -> Vec<Key> {
         .or(duration(default.shutdown_grace)),
         tls(),
     ]
+}
+
+fn timeouts() -> Key {
+    let default = Server::default().timeouts;
+    let time = |name, time, meaning| Key::new(name, Shape::Duration, meaning).or(duration(time));
+    let keys = vec![
+        time("handshake", default.handshake, "For the TLS handshake."),
+        time(
+            "head",
+            default.head,
+            "For a request's head, counted from its first byte or from the beginning of the connection.",
+        ),
+        time("body", default.body, "For a request's body; then it gets 408."),
+        time("write", default.write, "While it takes nothing of what is written to it."),
+        time("idle", default.idle, "Between two requests."),
+    ];
+    Key::new(
+        "timeouts",
+        Shape::table(keys),
+        "How long a client may take on a connection, which is closed then.",
+    )
+}
+
+fn per_client() -> Key {
+    let default = Server::default().per_client;
+    let count =
+        |name, count: usize, meaning| Key::new(name, Shape::Count(PER_CLIENT), meaning).or(count);
+    let keys = vec![
+        count("calls", default.calls, "Requests that are being worked on."),
+        count(
+            "waiting",
+            default.waiting,
+            "Requests that wait for that; further ones are refused at once.",
+        ),
+        Key::new("wait", Shape::Duration, "How long they wait; then they are refused.")
+            .or(duration(default.wait)),
+        count(
+            "streams",
+            default.streams,
+            "Streams of changes, in the revision that has them without sessions.",
+        ),
+        count(
+            "sessions",
+            default.sessions,
+            "Sessions, in the revisions that have them. For one more the one that is idle longest ends.",
+        ),
+    ];
+    Key::new(
+        "per_client",
+        Shape::table(keys),
+        "What one client may have at a time over HTTP. All clients without credentials together count as 16. For how \
+         much in which time there is `[[limits]]`.",
+    )
 }
 
 fn tls() -> Key {

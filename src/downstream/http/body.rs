@@ -20,6 +20,7 @@ use hyper::{Response, StatusCode};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::wire::Busy;
+use crate::budget::SMALL_BYTES;
 use crate::downstream::answer::{Answer, Call, Refused, Text};
 use crate::downstream::encode;
 use crate::downstream::recording::Streaming;
@@ -257,6 +258,11 @@ impl CallEvents {
 fn event(answer: Answer) -> BoxStream<'static, Result<Bytes, Broken>> {
     let piece = |bytes| stream::once(std::future::ready(Ok(bytes)));
     match answer.text {
+        // Not copied: what it takes of the budget is the text's own.
+        Text::Whole(text) if text.len() > SMALL_BYTES => piece(Bytes::from_static(MESSAGE_HEAD))
+            .chain(piece(text))
+            .chain(piece(Bytes::from_static(MESSAGE_TAIL)))
+            .boxed(),
         Text::Whole(text) => piece(write_message(&text)).boxed(),
         arriving @ Text::Arriving(..) => piece(Bytes::from_static(MESSAGE_HEAD))
             .chain(arriving.into_pieces())

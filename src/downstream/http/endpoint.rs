@@ -21,9 +21,10 @@ use tracing::debug;
 
 use super::Connection;
 use super::body::{self, Reply};
+use super::bounded::bounded;
 use super::detach::Detached;
 use super::head;
-use super::incoming::{closing, read};
+use super::incoming::{FULL, FULL_RETRY, closing, read};
 use super::pair;
 use super::protection;
 use super::record;
@@ -32,6 +33,7 @@ use super::routes::Route;
 use super::streams;
 use super::wire::Busy;
 use crate::audit::Record;
+use crate::budget::Stage;
 use crate::downstream::answer::{Answer, Call, Way};
 use crate::downstream::beside::Beside;
 use crate::downstream::modern::Exchange;
@@ -79,6 +81,9 @@ async fn work(
         Err(reply) => *reply,
     };
     record::end(record, &mut reply).await;
+    if is_full(&door) || door.stop.is_cancelled() {
+        reply = closing(reply);
+    }
     reply.body_mut().hold(busy);
     reply
 }
@@ -108,10 +113,9 @@ async fn admit(
             false => body::wrong_method(&route.allow()).into(),
         });
     }
-    if door.stop.is_cancelled() {
+    if door.is_closed() {
         meters.refused(Reason::Stopping);
-        let text = "shutting down; connect again";
-        return Err(closing(body::refusal(StatusCode::SERVICE_UNAVAILABLE, text)).into());
+        return Err(closing(body::later("shutting down; connect again", CLOSING_RETRY)).into());
     }
     let credentials =
         head::credentials(&parts.headers).ok_or_else(|| protection::refuse_malformed(settings))?;
@@ -214,6 +218,7 @@ async fn post_modern(
             return body::refusal(StatusCode::BAD_REQUEST, text);
         }
     };
+    let id = request.id.clone();
     let exchange = match modern::open(request, Some(headers), &settings.versions) {
         Ok(opened) => {
             let (versions, max_reply) = (&settings.versions, settings.max_reply);
@@ -226,12 +231,13 @@ async fn post_modern(
         // response, or right here.
         Exchange::Call(call) => tokio::select! {
             biased;
-            mut reply = body::answer(call, settings.sse_keepalive) => {
+            mut reply = body::answer(bounded(door, guest, Some(id), call), settings.sse_keepalive) => {
                 reply.body_mut().until(gone);
                 reply
             }
             () = &mut gone => body::empty(StatusCode::REQUEST_TIMEOUT),
         },
+        Exchange::Listening(_) if is_full(door) => body::later(FULL, FULL_RETRY),
         Exchange::Listening(listening) => streams::listen(door, listening, gone),
     }
 }
@@ -254,14 +260,16 @@ async fn post_legacy(
     match message {
         Message::Request(request) => {
             let max_reply = door.settings.max_reply;
-            let (peer, calls) = (&session.peer, &session.calls);
+            let (peer, calls, id) = (&session.peer, &session.calls, request.id.clone());
             if door.settings.resumable {
                 // Held until it is whole: what is sent once more has to be kept.
                 let call = legacy::serve(guest, peer, calls, request, max_reply, Way::Shared);
+                let call = bounded(door, guest, Some(id), call);
                 let outlasting = outlasting(door, session.again(), call);
                 return resume::answer(door, &session, outlasting).await;
             }
             let call = legacy::serve(guest, peer, calls, request, max_reply, Way::Alone);
+            let call = bounded(door, guest, Some(id), call);
             body::answer(outlasting(door, session, call), door.settings.sse_keepalive).await
         }
         Message::Notification(notification) => {
@@ -293,6 +301,7 @@ async fn post_batch(door: &Arc<Door>, guest: &Guest, headers: &HeaderMap, text: 
     let answers =
         batch::serve(guest, &session.peer, &session.calls, messages, door.settings.max_reply, Ok);
     let call = Call { answer: answers.boxed(), beside: Beside::default() };
+    let call = bounded(door, guest, None, call);
     match outlasting(door, session, call).answer.await {
         Some(answer) => body::json(answer),
         None => body::empty(StatusCode::ACCEPTED),
@@ -354,10 +363,18 @@ async fn get(
         Ok(session) => session,
         Err(reply) => return *reply,
     };
+    if is_full(door) {
+        return body::later(FULL, FULL_RETRY);
+    }
     if door.settings.resumable {
         return resume::get(door, session, headers, gone);
     }
     streams::changes(door, session, None, gone)
+}
+
+/// Whether so much is held for clients that no stream is opened.
+pub(super) fn is_full(door: &Door) -> bool {
+    door.budget.stage() >= Stage::Scarce
 }
 
 /// Ends a legacy session.
@@ -407,3 +424,5 @@ fn version_header(headers: &HeaderMap) -> Option<&str> {
 
 /// When a client whose sessions are all busy may try again.
 const SESSION_RETRY: Duration = Duration::from_secs(1);
+/// When a client may try again that comes while the house closes.
+const CLOSING_RETRY: Duration = Duration::from_secs(1);

@@ -2,6 +2,8 @@
 //!
 //! Knows nothing of: what is in it.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::StatusCode;
@@ -9,6 +11,7 @@ use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 
 use super::body::{self, Reply};
+use crate::budget::NoRoom;
 use crate::downstream::answer::{Answer, Refused};
 use crate::downstream::{Door, encode};
 
@@ -24,7 +27,7 @@ pub(super) async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, B
         return Err(too_large().into());
     }
     let reading = async {
-        let mut text = BytesMut::new();
+        let (mut text, mut held) = (BytesMut::new(), door.budget.hold());
         while let Some(frame) = incoming.frame().await {
             let broken = |_| body::refusal(StatusCode::BAD_REQUEST, "the body broke off");
             let Ok(data) = frame.map_err(broken)?.into_data() else {
@@ -33,11 +36,13 @@ pub(super) async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, B
             if text.len() + data.len() > limit {
                 return Err(too_large().into());
             }
+            // What has come is counted, not what was announced: to announce costs nothing.
+            held.grow(data.len()).map_err(|NoRoom| body::later(FULL, FULL_RETRY))?;
             text.extend_from_slice(&data);
         }
-        Ok(text.freeze())
+        Ok(held.around(text.freeze()))
     };
-    tokio::time::timeout(door.settings.body_timeout, reading).await.unwrap_or_else(|_| {
+    tokio::time::timeout(door.settings.timeouts.body, reading).await.unwrap_or_else(|_| {
         Err(body::refusal(StatusCode::REQUEST_TIMEOUT, "the body took too long").into())
     })
 }
@@ -46,3 +51,8 @@ pub(super) async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, B
 pub(super) fn closing(reply: Reply) -> Reply {
     body::with_header(reply, CONNECTION, HeaderValue::from_static("close"))
 }
+
+/// What a client is told for which there is no room.
+pub(super) const FULL: &str = "too much is held for clients at the moment; try again";
+/// When it may try again.
+pub(super) const FULL_RETRY: Duration = Duration::from_secs(1);

@@ -27,8 +27,9 @@ use tokio::time::Interval;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::body::{self, Reply};
+use super::endpoint::is_full;
 use super::head;
-use super::incoming::{closing, read};
+use super::incoming::{FULL, FULL_RETRY, closing, read};
 use crate::audit::Wire;
 use crate::downstream::answer::Answer;
 use crate::downstream::streams::Slot;
@@ -55,6 +56,9 @@ pub(super) async fn open(
 ) -> Reply {
     if let Err((status, text)) = head::check_get(headers) {
         return body::refusal(status, text);
+    }
+    if is_full(door) {
+        return body::later(FULL, FULL_RETRY);
     }
     // A client of these revisions learns once what can be asked here.
     guest.settle().await;

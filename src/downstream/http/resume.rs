@@ -21,7 +21,7 @@ use crate::downstream::answer::{Answer, Call, Text};
 use crate::downstream::session::{InUse, Session};
 use crate::downstream::tracks::{Kind, Reader, Writer};
 use crate::downstream::{Door, origin};
-use crate::event_stream::{KEEP_ALIVE, write_numbered, write_place};
+use crate::event_stream::{KEEP_ALIVE, write_numbered, write_place, write_retry};
 use crate::mcp::call::Broken;
 use crate::mcp::revision::Revision;
 
@@ -120,6 +120,12 @@ pub(super) fn get(
 /// What a stream begins with: a place to come back to, for clients that take one from an event without data.
 pub(super) fn place(session: &Session, reader: &Reader) -> Option<Bytes> {
     is_primed(session).then(|| write_place(&reader.place(), RETRY))
+}
+
+/// What the stream that tells of changes ends with when the house closes: when to come back, for clients that take that
+/// from an event without data.
+pub(super) fn farewell(session: &Session) -> Option<Bytes> {
+    is_primed(session).then(|| write_retry(RETRY))
 }
 
 /// Whether a stream begins with an event that has an id and no data: earlier clients take that for a message.

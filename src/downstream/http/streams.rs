@@ -57,13 +57,20 @@ enum Turn {
     /// begins without waiting for it.
     Waiting(InUse),
     Primary(Primary),
+    /// The last event has gone out.
+    Over,
 }
 
 impl Changes {
     async fn next(mut self) -> Option<(Bytes, Self)> {
         let mut primary = match self.turn {
-            Turn::Waiting(session) => session.become_primary().await,
+            Turn::Waiting(session) => tokio::select! {
+                biased;
+                () = self.door.stop.cancelled() => return None,
+                primary = session.become_primary() => primary,
+            },
             Turn::Primary(primary) => primary,
+            Turn::Over => return None,
         };
         let event = loop {
             let kept = async {
@@ -75,7 +82,10 @@ impl Changes {
             let news = tokio::select! {
                 biased;
                 () = primary.over.cancelled() => return None,
-                () = self.door.stop.cancelled() => return None,
+                () = self.door.stop.cancelled() => {
+                    let farewell = resume::farewell(&primary)?;
+                    return Some((farewell, Self { turn: Turn::Over, ..self }));
+                }
                 kept = kept => {
                     // Its end is that it was taken up elsewhere.
                     let kept = kept?.ok()?;

@@ -83,10 +83,11 @@ impl Tls {
         Ok(Self { opened: text.digest(), files, current })
     }
 
-    /// Shakes hands. Returns what the client has proven to hold.
+    /// Shakes hands, within a time. Returns what the client has proven to hold.
     pub(super) async fn accept<S>(
         &self,
         stream: S,
+        patience: Duration,
     ) -> io::Result<(TlsStream<S>, Option<Certificate>)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -94,7 +95,7 @@ impl Tls {
         let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake took too long");
         let handshake = TlsAcceptor::from(current).accept(stream);
-        let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(late)??;
+        let stream = timeout(patience, handshake).await.map_err(late)??;
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let certificate = shown.map(certificate).transpose()?;
         Ok((stream, certificate))
@@ -228,8 +229,6 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-/// How long a TLS handshake may take.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the files are looked at. Not by notices of the kernel: where secrets are mounted they are
 /// swapped by links, or come over a network.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -247,6 +246,8 @@ mod tests {
     use tokio_rustls::rustls::ClientConfig;
     use tokio_rustls::rustls::pki_types::ServerName;
     use tokio_util::task::TaskTracker;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
 
     type Issuer = CertifiedIssuer<'static, KeyPair>;
 
@@ -315,7 +316,7 @@ mod tests {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let name = ServerName::try_from("weir.test").expect("a name");
         let connecting = TlsConnector::from(Arc::new(client)).connect(name, theirs);
-        let (accepted, connected) = tokio::join!(tls.accept(ours), connecting);
+        let (accepted, connected) = tokio::join!(tls.accept(ours, PATIENCE), connecting);
         let seen = connected?.get_ref().1.peer_certificates().expect("some")[0].clone();
         Ok((accepted?.1, seen.into_owned()))
     }
@@ -393,8 +394,8 @@ mod tests {
         let tls = Tls::open(write(&folder, &ca).0).expect("good");
         let (ours, _theirs) = tokio::io::duplex(64);
         let begin = tokio::time::Instant::now();
-        let ended = tls.accept(ours).await.map(|_| ()).map_err(|error| error.kind());
-        assert_eq!((ended, begin.elapsed()), (Err(io::ErrorKind::TimedOut), HANDSHAKE_TIMEOUT));
+        let ended = tls.accept(ours, PATIENCE).await.map(|_| ()).map_err(|error| error.kind());
+        assert_eq!((ended, begin.elapsed()), (Err(io::ErrorKind::TimedOut), PATIENCE));
     }
 
     #[test]

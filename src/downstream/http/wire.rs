@@ -19,7 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
-use crate::downstream::Settings;
+use crate::budget::{Budget, Stage};
+use crate::downstream::Timeouts;
 
 /// A stream with timers. Cheap to clone: all clones are the same stream.
 pub(super) struct Wire<S> {
@@ -45,6 +46,7 @@ struct Phases {
     rested: Notify,
     head_timeout: Duration,
     idle_timeout: Duration,
+    budget: Budget,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +55,7 @@ enum Phase {
     Head(Instant),
     /// A request is being worked on; its own limits hold.
     Busy,
-    /// Between requests; the next one has to begin by then. See [`Wire::idle_too_long`].
+    /// Between requests, since then. See [`Wire::idle_too_long`].
     Idle(Instant),
 }
 
@@ -61,21 +63,22 @@ enum Phase {
 pub(super) struct Busy(Arc<Phases>);
 
 impl<S> Wire<S> {
-    pub(super) fn new(io: S, settings: &Settings) -> Self {
-        let head = Phase::Head(Instant::now() + settings.head_timeout);
+    pub(super) fn new(io: S, timeouts: &Timeouts, budget: &Budget) -> Self {
+        let head = Phase::Head(Instant::now() + timeouts.head);
         let inner = Inner {
             io,
             ahead: BytesMut::new(),
             ended: false,
             read_timer: Timer::default(),
             write_timer: Timer::default(),
-            write_stall: settings.write_stall,
+            write_stall: timeouts.write,
         };
         let phase = Phases {
             now: Mutex::new(head),
             rested: Notify::new(),
-            head_timeout: settings.head_timeout,
-            idle_timeout: settings.idle_timeout,
+            head_timeout: timeouts.head,
+            idle_timeout: timeouts.idle,
+            budget: budget.clone(),
         };
         Self { inner: Arc::new(Mutex::new(inner)), phase: Arc::new(phase) }
     }
@@ -86,16 +89,28 @@ impl<S> Wire<S> {
         Busy(Arc::clone(&self.phase))
     }
 
+    /// Whether a request is being worked on.
+    pub(super) fn is_busy(&self) -> bool {
+        *self.phase.lock() == Phase::Busy
+    }
+
     /// Waits until nobody has asked anything for too long.
     ///
     /// This does not go by reading: hyper looks for the client's end while a request is being worked
     /// on, and having found nothing it does not read again behind the answer, so no timer would begin.
     pub(super) async fn idle_too_long(self) {
+        let mut stages = self.phase.budget.stages();
         loop {
             let phase = *self.phase.lock();
+            let is_tight = *stages.borrow_and_update() >= Stage::Tight;
+            let patience =
+                self.phase.idle_timeout.min(if is_tight { TIGHT_IDLE } else { Duration::MAX });
             match phase {
-                Phase::Idle(deadline) if deadline <= Instant::now() => return,
-                Phase::Idle(deadline) => tokio::time::sleep_until(deadline).await,
+                Phase::Idle(since) if since + patience <= Instant::now() => return,
+                Phase::Idle(since) => tokio::select! {
+                    () = tokio::time::sleep_until(since + patience) => {}
+                    _ = stages.changed() => {}
+                },
                 Phase::Head(_) | Phase::Busy => self.phase.rested.notified().await,
             }
         }
@@ -114,7 +129,39 @@ impl<S: AsyncRead + Unpin> Wire<S> {
     }
 }
 
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    /// Closes our side, and takes what still comes until the client has closed its own, within bounds.
+    ///
+    /// A socket that is closed with something unread in it is reset, and a reset takes back what was written last:
+    /// the client would never see why.
+    pub(super) async fn see_off(self, patience: Duration) {
+        let seeing_off = async {
+            let _ = poll_fn(|cx| Pin::new(&mut self.lock().io).poll_shutdown(cx)).await;
+            let mut taken = 0;
+            while taken < MAX_SEE_OFF {
+                let more = poll_fn(|cx| self.lock().poll_discard(cx)).await;
+                if more == 0 {
+                    break;
+                }
+                taken += more;
+            }
+        };
+        let _ = tokio::time::timeout(patience, seeing_off).await;
+    }
+}
+
 impl<S: AsyncRead + Unpin> Inner<S> {
+    /// Takes some bytes and drops them; none at the client's end.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
+        let mut chunk = [0_u8; 8 * 1_024];
+        if self.ended {
+            return Poll::Ready(0);
+        }
+        let mut buffer = ReadBuf::new(&mut chunk);
+        let read = ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer));
+        Poll::Ready(if read.is_ok() { buffer.filled().len() } else { 0 })
+    }
+
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut chunk = [0_u8; 1_024];
         while !self.ended && self.ahead.len() < MAX_AHEAD {
@@ -139,7 +186,12 @@ impl<S: AsyncRead + Unpin> Inner<S> {
         if self.ended {
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.io).poll_read(cx, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, into);
+        if matches!(read, Poll::Ready(Ok(()))) && into.filled().len() == before {
+            self.ended = true;
+        }
+        read
     }
 }
 
@@ -247,7 +299,7 @@ impl Phases {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        *self.0.lock() = Phase::Idle(Instant::now() + self.0.idle_timeout);
+        *self.0.lock() = Phase::Idle(Instant::now());
         self.0.rested.notify_one();
     }
 }
@@ -281,8 +333,12 @@ impl Timer {
     }
 }
 
+/// How long a connection may be idle while what is held for clients is nearly all that may be.
+const TIGHT_IDLE: Duration = Duration::from_secs(5);
 /// How much of a client's next requests is read ahead while it waits for an answer.
 const MAX_AHEAD: usize = 64 * 1024;
+/// How much is taken of what a client still sends when its connection ends.
+const MAX_SEE_OFF: usize = 4 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -292,7 +348,7 @@ mod tests {
 
     fn wire(buffer: usize) -> (Wire<DuplexStream>, DuplexStream) {
         let (ours, theirs) = duplex(buffer);
-        (Wire::new(ours, &Settings::default()), theirs)
+        (Wire::new(ours, &Timeouts::default(), &Budget::new(1 << 20)), theirs)
     }
 
     fn is_timeout<T>(result: io::Result<T>) -> bool {

@@ -1,0 +1,46 @@
+//! What whoever keeps Weir running is told, and what it hands us: systemd's own words.
+//!
+//! Without a `NOTIFY_SOCKET` all of it does nothing.
+//!
+//! Knows nothing of: when any of it is so.
+
+use std::io;
+use std::net::TcpListener;
+
+use listenfd::ListenFd;
+use sd_notify::NotifyState;
+
+/// Clients are served from now on.
+pub(super) fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// Nobody new is served from now on.
+pub(super) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// Another process is the service from now on, and this one ends.
+pub(super) fn handed_to(process: u32) {
+    tell(&[NotifyState::MainPid(process)]);
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "the supervisor was not told");
+    }
+}
+
+/// The socket that systemd listens at for us (`Sockets=` of the unit), if it does. It has one address; an error if
+/// there are more.
+pub(super) fn activated() -> io::Result<Option<TcpListener>> {
+    let mut sockets = ListenFd::from_env();
+    if sockets.len() > 1 {
+        let text = "one socket is served, and the socket unit has more";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    match sockets.len() {
+        0 => Ok(None),
+        _ => sockets.take_tcp_listener(0),
+    }
+}

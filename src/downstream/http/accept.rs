@@ -1,0 +1,184 @@
+//! The listening socket: who comes in, and what becomes of those who wait there when the house closes.
+//!
+//! Promises: accepting neither ends on an error nor spins; whoever the kernel has let in before the house closed is
+//! answered, unless another process listens at the same socket: then they are its guests.
+//!
+//! Knows nothing of: what is said on a connection.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::{debug, warn};
+
+use super::tls::Tls;
+use super::{serve_connection, serve_secured};
+use crate::downstream::Door;
+
+/// A listening socket. All clones are the same one, which closes with the last of them.
+#[derive(Clone)]
+pub struct Socket(Arc<Listening>);
+
+struct Listening {
+    listener: TcpListener,
+    /// Another process listens here, too.
+    is_shared: AtomicBool,
+}
+
+impl Socket {
+    /// The same of a socket from elsewhere.
+    pub fn from_std(listener: std::net::TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener).map(Self::from)
+    }
+
+    /// Tells that another process listens here, or will: who waits is left to it when the house closes.
+    pub fn share(&self) {
+        self.0.is_shared.store(true, Ordering::Release);
+    }
+
+    /// Whether another process listens here.
+    pub fn is_shared(&self) -> bool {
+        self.0.is_shared.load(Ordering::Acquire)
+    }
+
+    /// The address that is listened at.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.0.listener.local_addr()
+    }
+
+    /// Everybody who waits, without waiting for anybody.
+    fn waiting(&self) -> impl Iterator<Item = TcpStream> {
+        let accept = || accept_with(&self.0.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC);
+        std::iter::from_fn(move || accept().ok())
+            .filter_map(|stream| TcpStream::from_std(stream.into()).ok())
+    }
+}
+
+impl From<TcpListener> for Socket {
+    fn from(listener: TcpListener) -> Self {
+        Self(Arc::new(Listening { listener, is_shared: AtomicBool::new(false) }))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.listener.as_fd()
+    }
+}
+
+/// Accepts connections until the house closes, and serves each on a task of its own.
+///
+/// Never ends on an error: what accepting can fail with passes (a client that left, no free file
+/// descriptors), so it waits and tries again.
+pub async fn accept_loop(socket: impl Into<Socket>, tls: Option<Arc<Tls>>, door: Arc<Door>) {
+    let socket = socket.into();
+    let sweeper = Arc::clone(&door);
+    door.tasks.spawn(async move { sweeper.sessions.sweep(&sweeper.stop).await });
+    if let Some(tls) = tls.clone() {
+        let stop = door.stop.clone();
+        door.tasks.spawn(async move { tls.watch(&stop).await });
+    }
+    let places = Arc::new(Semaphore::new(door.settings.max_connections));
+    let mut spare = Spare::new();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = door.stop.cancelled() => break,
+            accepted = async {
+                // Before accepting: who has no place waits in the kernel and not here.
+                let place = Arc::clone(&places).acquire_owned().await;
+                let place = place.expect("nobody closes the semaphore");
+                socket.0.listener.accept().await.map(|(stream, _)| (stream, place))
+            } => accepted,
+        };
+        match accepted {
+            Ok((stream, place)) => {
+                pause = FIRST_PAUSE;
+                begin(&door, tls.clone(), stream, Some(place));
+            }
+            Err(error) if is_the_peers(&error) => {}
+            Err(error) => {
+                warn!(%error, "no connection can be accepted at the moment");
+                if is_exhausted(&error) {
+                    spare.turn_away(&socket);
+                }
+                tokio::select! {
+                    () = door.stop.cancelled() => break,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+        }
+    }
+    if !socket.is_shared() {
+        // Closing the socket would cut them off, and what they may have asked already.
+        socket.waiting().for_each(|stream| begin(&door, tls.clone(), stream, None));
+    }
+}
+
+/// Serves a connection on a task of its own.
+fn begin(
+    door: &Arc<Door>,
+    tls: Option<Arc<Tls>>,
+    stream: TcpStream,
+    place: Option<OwnedSemaphorePermit>,
+) {
+    let Ok(peer) = stream.peer_addr() else {
+        // It has left already.
+        return;
+    };
+    if let Err(error) = stream.set_nodelay(true) {
+        debug!(%peer, %error, "small answers may be late");
+    }
+    let serving = Arc::clone(door);
+    door.tasks.spawn(async move {
+        match tls {
+            None => serve_connection(serving, stream, Some(peer)).await,
+            Some(tls) => serve_secured(serving, &tls, stream, peer).await,
+        }
+        drop(place);
+    });
+}
+
+/// A file descriptor that is kept for when there are no others.
+struct Spare(Option<File>);
+
+impl Spare {
+    fn new() -> Self {
+        Self(File::open("/dev/null").ok())
+    }
+
+    /// Hangs up on the one who has waited longest, so that it need not wait for nothing.
+    fn turn_away(&mut self, socket: &Socket) {
+        if self.0.take().is_some() {
+            let accepted = accept_with(&socket.0.listener, SocketFlags::CLOEXEC);
+            drop(accepted);
+        }
+        *self = Self::new();
+    }
+}
+
+/// Whether there are no file descriptors left.
+fn is_exhausted(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// Whether a connection failed by itself between the kernel's accepting it and ours.
+fn is_the_peers(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// How long accepting rests after an error, doubling.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(1);

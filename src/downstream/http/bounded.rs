@@ -1,0 +1,50 @@
+//! What a call over HTTP takes while it is under way: one of its client's turns, and then room for its answer until
+//! that has been read.
+//!
+//! Promise: whatever finds no turn or no room is answered with an error; nothing is dropped in silence.
+//!
+//! Knows nothing of: eras, and what is asked.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use hyper::StatusCode;
+
+use crate::budget::NoRoom;
+use crate::downstream::answer::{Answer, Call, Refused, Text};
+use crate::downstream::recording::recorded;
+use crate::downstream::turns::Busy;
+use crate::downstream::{Door, encode};
+use crate::gateway::Guest;
+use crate::rpc::{Id, code};
+
+/// The call, which waits for its turn before it begins. A batch has no id.
+pub(super) fn bounded(door: &Arc<Door>, guest: &Guest, id: Option<Id>, call: Call) -> Call {
+    let (door, principal) = (Arc::clone(door), guest.principal().clone());
+    let record = guest.record().clone();
+    // Its answer may still be replaced.
+    record.hold();
+    let answer = async move {
+        let refuse = |refused| Some(recorded(&record, Answer::refused(id.as_ref(), &refused)));
+        let turn = match door.turns.take(&principal).await {
+            Ok(turn) => turn,
+            Err(Busy { retry_after }) => return refuse(encode::too_busy(retry_after)),
+        };
+        let answer = call.answer.await?;
+        drop(turn);
+        match answer.text {
+            Text::Whole(text) => match door.budget.keep(text) {
+                Ok(text) => Some(Answer { text: Text::Whole(text), ..answer }),
+                Err(NoRoom) => refuse(unread()),
+            },
+            Text::Arriving(..) => Some(answer),
+        }
+    };
+    Call { answer: answer.boxed(), beside: call.beside }
+}
+
+/// An answer for which there is no room: whoever asks for much and reads nothing must not have it held here.
+pub(in crate::downstream) fn unread() -> Refused {
+    let what = "too many large answers wait to be read: read them, then ask again";
+    Refused::new(StatusCode::OK, code::INTERNAL_ERROR, what)
+}

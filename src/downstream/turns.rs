@@ -1,0 +1,128 @@
+//! How many requests of each client are worked on at a time.
+//!
+//! Promises: who has as many under way as it may waits for a bounded time, with a bounded number of others, and is then
+//! refused; what one client has under way takes no turn of another's.
+//!
+//! Knows nothing of: what is asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::bounds::PerClient;
+use crate::policy::Principal;
+
+/// The turns of all clients.
+pub(super) struct Turns {
+    clients: DashMap<Principal, Arc<Own>>,
+    bounds: PerClient,
+}
+
+/// What one client has.
+struct Own {
+    turns: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
+
+/// The right to have one request worked on; it returns when dropped.
+pub(super) struct Turn {
+    _permit: OwnedSemaphorePermit,
+    /// Keeps the client from being forgotten.
+    _own: Arc<Own>,
+}
+
+/// Not now.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Busy {
+    /// When to try again.
+    pub(super) retry_after: Duration,
+}
+
+impl Turns {
+    pub(super) fn new(bounds: PerClient) -> Self {
+        Self { clients: DashMap::new(), bounds }
+    }
+
+    /// Waits for a turn, if not too many others do already.
+    pub(super) async fn take(&self, principal: &Principal) -> Result<Turn, Busy> {
+        let own = self.own(principal);
+        if let Ok(permit) = Arc::clone(&own.turns).try_acquire_owned() {
+            return Ok(Turn { _permit: permit, _own: own });
+        }
+        let busy = || Busy { retry_after: self.bounds.wait };
+        let place = Place::take(&own.waiting, principal.share(self.bounds.waiting));
+        let place = place.ok_or_else(busy)?;
+        let permit = timeout(self.bounds.wait, Arc::clone(&own.turns).acquire_owned()).await;
+        drop(place);
+        let permit = permit.map_err(|_| busy())?.map_err(|_| busy())?;
+        Ok(Turn { _permit: permit, _own: own })
+    }
+
+    fn own(&self, principal: &Principal) -> Arc<Own> {
+        if let Some(own) = self.clients.get(principal) {
+            return Arc::clone(&own);
+        }
+        if self.clients.len() >= MAX_IDLE {
+            self.clients.retain(|_, own| Arc::strong_count(own) > 1);
+        }
+        let turns = Arc::new(Semaphore::new(principal.share(self.bounds.calls)));
+        let new = || Arc::new(Own { turns, waiting: AtomicUsize::new(0) });
+        Arc::clone(&self.clients.entry(principal.clone()).or_insert_with(new))
+    }
+}
+
+/// A place among those who wait.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(count: &'a AtomicUsize, most: usize) -> Option<Self> {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        let place = Self(count);
+        (before < most).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many clients are remembered that have nothing under way: an identity provider may have any number.
+const MAX_IDLE: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+    use tokio::time::Instant;
+
+    const FEW: PerClient =
+        PerClient { calls: 2, waiting: 1, wait: Duration::from_secs(1), streams: 1, sessions: 1 };
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_too_many_under_way_waits_a_moment_and_nobody_else_does() {
+        let turns = Turns::new(FEW);
+        let (a, b) = (Principal::new("a", "r"), Principal::new("b", "r"));
+        let one = turns.take(&a).await;
+        let _two = turns.take(&a).await;
+        assert!(turns.take(&b).now_or_never().is_some_and(|turn| turn.is_ok()));
+
+        let begin = Instant::now();
+        let mut waiting = Box::pin(turns.take(&a));
+        assert!((&mut waiting).now_or_never().is_none());
+        let busy = Busy { retry_after: FEW.wait };
+        assert_eq!(turns.take(&a).now_or_never().expect("at once").err().as_ref(), Some(&busy));
+        assert_eq!(waiting.await.err(), Some(busy));
+        assert_eq!(begin.elapsed(), FEW.wait);
+
+        let mut waiting = Box::pin(turns.take(&a));
+        assert!((&mut waiting).now_or_never().is_none());
+        drop(one);
+        assert!(waiting.await.is_ok());
+    }
+}

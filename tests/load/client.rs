@@ -1,0 +1,172 @@
+//! A client that speaks HTTP by itself, so that nothing is retried behind its back.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::ledger::Outcome;
+
+/// A connection.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    read: Vec<u8>,
+    host: SocketAddr,
+    /// The last answer said that the connection ends.
+    is_leaving: bool,
+}
+
+/// A response.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+}
+
+/// What a call asks of the server.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Call {
+    pub(crate) nonce: u64,
+    /// In milliseconds.
+    pub(crate) wait: u64,
+    /// Of the answer.
+    pub(crate) bytes: usize,
+    /// Of the request, beside what it says.
+    pub(crate) ballast: usize,
+}
+
+const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Client {
+    pub(crate) async fn connect(host: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(host).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, read: Vec::new(), host, is_leaving: false })
+    }
+
+    /// Whether the last answer said that there will be no other here.
+    pub(crate) fn is_told_to_leave(&self) -> bool {
+        self.is_leaving
+    }
+
+    /// Makes one call, and tells how it ended.
+    pub(crate) async fn call(&mut self, call: Call) -> Outcome {
+        let exchange = async {
+            self.send(&self.request(call)).await?;
+            self.reply().await
+        };
+        match tokio::time::timeout(PATIENCE, exchange).await {
+            Ok(Ok(reply)) => judge(call.nonce, &reply),
+            Ok(Err(error)) => Outcome::Cut(error.to_string()),
+            Err(_) => Outcome::Cut("no answer".to_owned()),
+        }
+    }
+
+    pub(crate) async fn send(&mut self, text: &str) -> io::Result<()> {
+        self.stream.write_all(text.as_bytes()).await
+    }
+
+    /// A call as it is written.
+    pub(crate) fn request(&self, call: Call) -> String {
+        let Call { nonce, wait, bytes, ballast } = call;
+        let ballast = "x".repeat(ballast);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{nonce},"method":"tools/call","params":{{"name":"hub__a","arguments":{{"nonce":{nonce},"wait":{wait},"bytes":{bytes},"ballast":"{ballast}"}},{META}}}}}"#
+        );
+        let head = self.head("tools/call", "Mcp-Name: hub__a\r\n");
+        format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())
+    }
+
+    /// A listen as it is written.
+    pub(crate) fn listen(&self, id: u64) -> String {
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"subscriptions/listen","params":{{"notifications":{{"toolsListChanged":true}},{META}}}}}"#
+        );
+        let head = self.head("subscriptions/listen", "");
+        format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())
+    }
+
+    /// A POST's head, but for its length and its end.
+    pub(crate) fn head(&self, method: &str, more: &str) -> String {
+        format!(
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+             Mcp-Method: {method}\r\n{more}",
+            self.host
+        )
+    }
+
+    /// Reads up to a mark, and returns what came with it.
+    pub(crate) async fn until(&mut self, mark: &str) -> io::Result<String> {
+        loop {
+            let found = self.read.windows(mark.len()).position(|part| part == mark.as_bytes());
+            if let Some(at) = found {
+                let text = self.read.drain(..at + mark.len()).collect();
+                return Ok(String::from_utf8(text).expect("text"));
+            }
+            self.more().await?;
+        }
+    }
+
+    /// Reads a response.
+    pub(crate) async fn reply(&mut self) -> io::Result<Reply> {
+        let head = self.until("\r\n\r\n").await?;
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("a status");
+        let lower = head.to_ascii_lowercase();
+        self.is_leaving = lower.contains("connection: close");
+        let length = lower.split("content-length: ").nth(1).and_then(|it| it.lines().next());
+        let body = match length {
+            Some(length) => {
+                let length: usize = length.trim().parse().expect("a length");
+                while self.read.len() < length {
+                    self.more().await?;
+                }
+                self.read.drain(..length).collect()
+            }
+            None => self.chunks().await?,
+        };
+        Ok(Reply { status, body: String::from_utf8(body).expect("text") })
+    }
+
+    async fn chunks(&mut self) -> io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let size = self.until("\r\n").await?;
+            let size = usize::from_str_radix(size.trim(), 16).expect("a size");
+            while self.read.len() < size + 2 {
+                self.more().await?;
+            }
+            body.extend(self.read.drain(..size));
+            self.read.drain(..2);
+            if size == 0 {
+                return Ok(body);
+            }
+        }
+    }
+
+    async fn more(&mut self) -> io::Result<()> {
+        match self.stream.read_buf(&mut self.read).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the other side has closed the connection, without a word more.
+    pub(crate) async fn is_closed(&mut self) -> bool {
+        self.read.is_empty() && self.more().await.is_err()
+    }
+}
+
+fn judge(nonce: u64, reply: &Reply) -> Outcome {
+    if reply.body.contains("\"result\"") {
+        assert!(reply.body.contains(&format!("\"text\":\"{nonce}.")), "{nonce} hears {reply:?}");
+        return Outcome::Answered;
+    }
+    assert!(reply.body.contains("\"error\""), "{nonce} hears {reply:?}");
+    Outcome::Refused(format!("{} {}", reply.status, reply.body))
+}

@@ -1,0 +1,114 @@
+//! Many that take little each, and some that hold much.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::client::{Call, Client};
+use crate::house::{House, computed, kib_of};
+use crate::ledger::Outcome;
+use crate::server::Server;
+use crate::{ONE_AT_A_TIME, often};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f68_idle_streams_take_little_memory_and_hardly_any_time() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let streams = often(500, 9_000);
+    let server = Server::start(8).await;
+    let house = House::start(server.address, "per_client = { streams = 10000 }");
+    let mut warm = Client::connect(house.address).await.expect("it listens");
+    assert_eq!(warm.call(Call::default()).await, Outcome::Answered);
+    let before = kib_of(house.number(), "VmRSS");
+    let begin = Instant::now();
+    let mut open = Vec::with_capacity(streams);
+    for id in 0..streams {
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        client.send(&client.listen(id as u64)).await.expect("sent");
+        client.until("subscriptions/acknowledged").await.expect("acknowledged");
+        open.push(client);
+    }
+    let opened = streams as f64 / begin.elapsed().as_secs_f64();
+    let each = kib_of(house.number(), "VmRSS").saturating_sub(before) as f64 / streams as f64;
+    let (then, begin) = (computed(house.number()), Instant::now());
+    // A comment reaches each of them, by night several.
+    for _ in 0..often(1, 20) {
+        for client in &mut open {
+            client.until(":").await.expect("a comment");
+        }
+    }
+    let busy = computed(house.number()).saturating_sub(then).as_secs_f64();
+    let share = busy / begin.elapsed().as_secs_f64();
+    eprintln!("{streams} streams: {opened:.0}/s, {each:.1} KiB each, {share:.3} of a core");
+    assert!(each <= if cfg!(debug_assertions) { 40.0 } else { 16.0 }, "{each} KiB");
+    assert!(share <= if cfg!(debug_assertions) { 0.3 } else { 0.05 }, "{share} of a core");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f60_f97_who_reads_slowly_gets_no_more_memory_than_there_is_for_all_and_others_are_served()
+{
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let readers = often(60, 500);
+    let server = Server::start(1_000).await;
+    let house = House::start(server.address, "max_buffered = \"32MiB\"");
+    let before = kib_of(house.number(), "VmRSS");
+    // Answers of 4 MiB that nobody reads: without bounds they would be 240 MiB.
+    let mut slow = Vec::new();
+    for nonce in 0..readers as u64 {
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        let request = client.request(Call { nonce, bytes: 4 << 20, ..Call::default() });
+        client.send(&request).await.expect("sent");
+        slow.push(client);
+    }
+    let mut most = 0;
+    let begin = Instant::now();
+    let mut friend = Client::connect(house.address).await.expect("it listens");
+    let mut nonce = 1_000_000;
+    while begin.elapsed() < Duration::from_secs(3) {
+        assert_eq!(friend.call(Call { nonce, ..Call::default() }).await, Outcome::Answered);
+        nonce += 1;
+        most = most.max(kib_of(house.number(), "VmRSS"));
+    }
+    let grown = most.saturating_sub(before) >> 10;
+    eprintln!("{readers} slow readers: {grown} MiB, {} calls beside them", nonce - 1_000_000);
+    assert!(grown < 120, "{grown} MiB");
+    assert!(nonce > 1_000_010);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f72_f97_bodies_beyond_the_budget_get_503_and_small_ones_are_served() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(1_000).await;
+    let house = House::start(server.address, "max_buffered = \"8MiB\"");
+    let mut crowd = JoinSet::new();
+    for nonce in 0..40 {
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        crowd.spawn(async move {
+            let call = Call { nonce, wait: 2_000, bytes: 0, ballast: 1 << 20 };
+            client.call(call).await
+        });
+    }
+    server.has_under_way(5).await;
+    for nonce in 100..110 {
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        let call = Call { nonce, ballast: 8 << 10, ..Call::default() };
+        assert_eq!(client.call(call).await, Outcome::Answered);
+    }
+    let (mut answered, mut refused) = (0, 0);
+    for outcome in crowd.join_all().await {
+        match outcome {
+            Outcome::Answered => answered += 1,
+            Outcome::Refused(how) => {
+                assert!(how.starts_with("503 ") && how.contains("try again"), "{how}");
+                refused += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    eprintln!("{answered} large ones answered, {refused} refused");
+    assert!((4..=9).contains(&answered), "{answered}");
+    assert_eq!(answered + refused, 40);
+    // All of it has been returned.
+    let mut client = Client::connect(house.address).await.expect("it listens");
+    let call = Call { nonce: 1_000, ballast: 3 << 20, ..Call::default() };
+    assert_eq!(client.call(call).await, Outcome::Answered);
+}

@@ -1,0 +1,129 @@
+//! More than there is room for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::client::{Call, Client};
+use crate::house::{House, computed};
+use crate::ledger::Outcome;
+use crate::server::Server;
+use crate::{ONE_AT_A_TIME, often};
+
+/// How many calls are answered in a second by so many clients that call without a pause, and how long refusals took.
+struct Measured {
+    rate: f64,
+    refusals: Vec<Duration>,
+}
+
+async fn measure(house: &House, clients: usize, wait: u64, time: Duration) -> Measured {
+    let answered = Arc::new(AtomicUsize::new(0));
+    let (is_over, nonces) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut crowd = JoinSet::new();
+    for _ in 0..clients {
+        let (answered, is_over, nonces) =
+            (Arc::clone(&answered), Arc::clone(&is_over), Arc::clone(&nonces));
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        crowd.spawn(async move {
+            let mut refusals = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                let nonce = nonces.fetch_add(1, Ordering::Relaxed);
+                let begin = Instant::now();
+                match client.call(Call { nonce, wait, ..Call::default() }).await {
+                    Outcome::Answered => {
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Outcome::Refused(how) => {
+                        assert!(how.starts_with("429 ") && how.contains("4290"), "{how}");
+                        refusals.push(begin.elapsed());
+                        // As it is told to, but sooner.
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            refusals
+        });
+    }
+    // The crowd is in full swing before anything counts.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (before, begin) = (answered.load(Ordering::Relaxed), Instant::now());
+    tokio::time::sleep(time).await;
+    let count = answered.load(Ordering::Relaxed) - before;
+    let rate = count as f64 / begin.elapsed().as_secs_f64();
+    is_over.store(true, Ordering::Relaxed);
+    let refusals = crowd.join_all().await.into_iter().flatten().collect();
+    Measured { rate, refusals }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f69_five_times_too_much_leaves_nine_tenths_of_what_is_done_without_it() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    // The server is what is scarce: 10 at a time, 50 ms each, 200 calls a second.
+    let server = Server::start(10).await;
+    let house =
+        House::start(server.address, "per_client = { calls = 1, waiting = 1, wait = \"200ms\" }");
+    let time = Duration::from_secs(often(3, 60) as u64);
+    let good = measure(&house, 16, 50, time).await;
+    let mut flooded = measure(&house, 80, 50, time).await;
+    flooded.refusals.sort();
+    let at_once = flooded.refusals.first().copied().unwrap_or_default();
+    let half = flooded.refusals.get(flooded.refusals.len() / 2).copied().unwrap_or_default();
+    eprintln!(
+        "{:.0}/s, flooded {:.0}/s; {} refused, the quickest after {at_once:?}, half within {half:?}",
+        good.rate,
+        flooded.rate,
+        flooded.refusals.len()
+    );
+    assert!(flooded.rate >= 0.9 * good.rate, "{} of {}", flooded.rate, good.rate);
+    assert!(!flooded.refusals.is_empty());
+    assert!(half < Duration::from_millis(50), "{half:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f96_without_file_descriptors_nobody_is_harmed_and_it_passes() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(8).await;
+    // Connections may take all descriptors that the half for clients leaves to upstreams: the limit is lowered
+    // behind Weir's back.
+    let house = House::start(server.address, "");
+    let mut friend = Client::connect(house.address).await.expect("it listens");
+    assert_eq!(friend.call(Call { nonce: 0, ..Call::default() }).await, Outcome::Answered);
+    let pid = rustix::process::Pid::from_raw(house.number() as i32);
+    let in_use = std::fs::read_dir(format!("/proc/{}/fd", house.number()));
+    let limit = in_use.map_or(40, |files| files.count() as u64 + 12);
+    let limit = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit)
+        .expect("it may be lowered");
+
+    let mut crowd = Vec::new();
+    for _ in 0..60 {
+        crowd.push(Client::connect(house.address).await.expect("the kernel takes it"));
+    }
+    tokio::task::block_in_place(|| house.said("no connection can be accepted"));
+    let (before, begin) = (computed(house.number()), Instant::now());
+    for nonce in 1..20 {
+        assert_eq!(
+            friend.call(Call { nonce, wait: 50, ..Call::default() }).await,
+            Outcome::Answered
+        );
+    }
+    let busy = computed(house.number()).saturating_sub(before).as_secs_f64();
+    let share = busy / begin.elapsed().as_secs_f64();
+    assert!(share < 0.3, "it spins: {share:.2} of a core");
+
+    drop(crowd);
+    let begin = Instant::now();
+    let answered = loop {
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        let nonce = 100 + begin.elapsed().as_millis() as u64;
+        if client.call(Call { nonce, ..Call::default() }).await == Outcome::Answered {
+            break begin.elapsed();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "it does not recover");
+    };
+    assert!(answered < Duration::from_secs(2), "{answered:?}");
+    eprintln!("it takes {share:.2} of a core, and {answered:?} to recover");
+}

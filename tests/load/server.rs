@@ -1,0 +1,126 @@
+//! The server behind the house: one tool that takes its time, and counts what it has executed.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+use weir::rpc::{self, Message};
+
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    executed: Mutex<BTreeMap<u64, usize>>,
+    under_way: AtomicUsize,
+    /// How many are worked on at a time.
+    workers: Semaphore,
+}
+
+impl Server {
+    /// Starts one that works on so many calls at a time.
+    pub(crate) async fn start(workers: usize) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (executed, under_way) = (Mutex::default(), AtomicUsize::new(0));
+        let workers = Semaphore::new(workers);
+        let server = Arc::new(Self { address, executed, under_way, workers });
+        let (tasks, serving) = (TaskTracker::new(), Arc::clone(&server));
+        tasks.clone().spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let _ = stream.set_nodelay(true);
+                let server = Arc::clone(&serving);
+                let service = service_fn(move |request| {
+                    let server = Arc::clone(&server);
+                    async move { Ok::<_, Infallible>(server.serve(request).await) }
+                });
+                let serving = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service);
+                tasks.spawn(async move {
+                    let _ = serving.await;
+                });
+            }
+        });
+        server
+    }
+
+    pub(crate) fn executed(&self) -> BTreeMap<u64, usize> {
+        self.executed.lock().expect("nobody panics").clone()
+    }
+
+    /// How many calls have come and are not answered.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many are.
+    pub(crate) async fn has_under_way(&self, calls: usize) {
+        while self.under_way() < calls {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn serve(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        if request.method() != Method::POST {
+            return reply(405, Bytes::new());
+        }
+        let Ok(body) = request.into_body().collect().await else {
+            return reply(400, Bytes::new());
+        };
+        let Ok(Message::Request(request)) = Message::parse(body.to_bytes()) else {
+            return reply(202, Bytes::new());
+        };
+        let result = match &*request.method {
+            "server/discover" => {
+                r#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":3600000,"cacheScope":"public"}"#.to_owned()
+            }
+            "tools/list" => {
+                r#"{"resultType":"complete","tools":[{"name":"a","inputSchema":{"type":"object"}}],"ttlMs":3600000,"cacheScope":"public"}"#.to_owned()
+            }
+            "tools/call" => self.call(&request).await,
+            _ => {
+                let error = br#"{"code":-32601,"message":"Method not found"}"#;
+                return reply(404, rpc::write_error(Some(&request.id), error));
+            }
+        };
+        reply(200, rpc::write_result(&request.id, result.as_bytes()))
+    }
+
+    async fn call(&self, request: &rpc::Request) -> String {
+        let arguments = request.params.get_object("arguments").expect("arguments");
+        let number = |name| arguments.get(name).map_or(0, |text| text.parse().expect("a number"));
+        let nonce: u64 = number("nonce");
+        *self.executed.lock().expect("nobody panics").entry(nonce).or_default() += 1;
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        let _under_way = Leaving(&self.under_way);
+        let _turn = self.workers.acquire().await.expect("nobody closes it");
+        tokio::time::sleep(Duration::from_millis(number("wait"))).await;
+        let text = "x".repeat(number("bytes") as usize);
+        format!(
+            r#"{{"resultType":"complete","content":[{{"type":"text","text":"{nonce}.{text}"}}]}}"#
+        )
+    }
+}
+
+/// Counts a call out, however it ends.
+struct Leaving<'a>(&'a AtomicUsize);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn reply(status: u16, body: Bytes) -> Response<Full<Bytes>> {
+    let response = Response::builder().status(status).header("content-type", "application/json");
+    response.body(Full::new(body)).expect("a response")
+}

@@ -1,0 +1,145 @@
+//! Stopping under load: what is under way is answered, what comes later is refused in words.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tokio::task::JoinSet;
+
+use crate::client::{Call, Client};
+use crate::house::House;
+use crate::ledger::{Ledger, Outcome};
+use crate::server::Server;
+use crate::{ONE_AT_A_TIME, often};
+
+/// How many calls are under way when it is told to stop.
+const CALLS: usize = 200;
+const LISTENERS: usize = 50;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f80_a_signal_under_load_loses_no_call() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let mut latest = Duration::ZERO;
+    for _ in 0..often(10, 100) {
+        let server = Server::start(CALLS).await;
+        let mut house = House::start(server.address, "");
+        let (ledger, nonces) = (Arc::new(Ledger::default()), Arc::new(AtomicU64::new(0)));
+        let mut listeners = JoinSet::new();
+        for id in 0..LISTENERS {
+            let mut client = Client::connect(house.address).await.expect("it listens");
+            client.send(&client.listen(id as u64)).await.expect("sent");
+            client.until("subscriptions/acknowledged").await.expect("acknowledged");
+            listeners.spawn(async move {
+                client.until("\"resultType\":\"complete\"").await.expect("the last word");
+                client.until("0\r\n\r\n").await.expect("the end");
+                assert!(client.is_closed().await);
+            });
+        }
+        let mut clients = JoinSet::new();
+        for _ in 0..CALLS {
+            let (ledger, nonces) = (Arc::clone(&ledger), Arc::clone(&nonces));
+            let mut client = Client::connect(house.address).await.expect("it listens");
+            clients.spawn(async move {
+                loop {
+                    let nonce = nonces.fetch_add(1, Ordering::Relaxed);
+                    let wait = 300 + nonce % 200;
+                    let outcome = client.call(Call { nonce, wait, ..Call::default() }).await;
+                    let ended = Instant::now();
+                    ledger.note(nonce, outcome.clone());
+                    if outcome != Outcome::Answered || client.is_told_to_leave() {
+                        return ended;
+                    }
+                }
+            });
+        }
+        server.has_under_way(CALLS * 9 / 10).await;
+        house.signal(Signal::TERM);
+        let told = Instant::now();
+        let last = clients.join_all().await.into_iter().max().expect("calls");
+        let status = tokio::task::block_in_place(|| house.ended());
+        let late = last.elapsed();
+        listeners.join_all().await;
+        assert!(status.success(), "{status}");
+        assert!(late < Duration::from_secs(1), "{late:?} after the last call");
+        assert!(told.elapsed() < Duration::from_millis(30_500));
+        latest = latest.max(late);
+
+        let sum = ledger.sum();
+        assert_eq!((sum.cut, sum.unreachable), (0, 0), "{sum:?}");
+        assert!(sum.answered >= CALLS, "{sum:?}");
+        ledger.agrees_with(&server.executed());
+        assert_eq!(server.under_way(), 0);
+    }
+    eprintln!("it ended at most {latest:?} after the last call");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f80_what_is_left_when_the_grace_time_is_over_hears_so() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(8).await;
+    let mut house = House::start(server.address, "shutdown_grace = \"1s\"");
+    let mut clients = JoinSet::new();
+    for nonce in 0..8 {
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        clients.spawn(
+            async move { client.call(Call { nonce, wait: 60_000, ..Call::default() }).await },
+        );
+    }
+    server.has_under_way(8).await;
+    house.signal(Signal::TERM);
+    let told = Instant::now();
+    for outcome in clients.join_all().await {
+        assert!(matches!(&outcome, Outcome::Refused(how) if how.contains("5030")), "{outcome:?}");
+    }
+    assert!(tokio::task::block_in_place(|| house.ended()).success());
+    let took = told.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_millis(1_500), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f80_f91_a_second_signal_ends_it_at_once_and_more_of_them_change_nothing() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    for signals in [2, 50] {
+        let server = Server::start(1).await;
+        let mut house = House::start(server.address, "");
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        let calling = tokio::task::JoinSet::from_iter([async move {
+            client.call(Call { wait: 60_000, ..Call::default() }).await
+        }]);
+        server.has_under_way(1).await;
+        house.signal(Signal::TERM);
+        house.said("stopping");
+        let told = Instant::now();
+        for round in 1..signals {
+            house.signal(if round % 2 == 0 { Signal::INT } else { Signal::TERM });
+        }
+        let status = tokio::task::block_in_place(|| house.ended());
+        assert!(status.success(), "{status}");
+        assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+        let outcome = calling.join_all().await.remove(0);
+        // With so many of them nothing is waited for any more, not even the last words.
+        let is_told = matches!(&outcome, Outcome::Refused(how) if how.contains("5030"));
+        assert!(is_told || signals > 2, "{outcome:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f80_it_goes_on_for_a_moment_if_it_was_told_to() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(8).await;
+    let mut house = House::start(server.address, "shutdown_delay = \"500ms\"");
+    let begin = Instant::now();
+    house.signal(Signal::TERM);
+    house.said("about to stop");
+    let mut nonce = 0;
+    while begin.elapsed() < Duration::from_millis(400) {
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        assert_eq!(client.call(Call { nonce, ..Call::default() }).await, Outcome::Answered);
+        nonce += 1;
+    }
+    assert!(nonce > 0);
+    assert!(tokio::task::block_in_place(|| house.ended()).success());
+    assert!(begin.elapsed() >= Duration::from_millis(500));
+    assert!(Client::connect(house.address).await.is_err());
+}

@@ -1,0 +1,143 @@
+//! Upgrading under load: a new program takes the socket over, and nobody is refused.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::task::JoinSet;
+use weir::json::Object;
+
+use crate::client::{Call, Client};
+use crate::house::House;
+use crate::ledger::{Ledger, Outcome};
+use crate::server::Server;
+use crate::{ONE_AT_A_TIME, often};
+
+const CLIENTS: usize = 20;
+
+/// Clients that come and go, all the time.
+struct Crowd {
+    ledger: Arc<Ledger>,
+    is_over: Arc<AtomicBool>,
+    clients: JoinSet<()>,
+}
+
+impl Crowd {
+    fn gather(house: &House) -> Self {
+        let (ledger, is_over) = (Arc::new(Ledger::default()), Arc::new(AtomicBool::new(false)));
+        let nonces = Arc::new(AtomicU64::new(0));
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let (ledger, is_over, nonces) =
+                (Arc::clone(&ledger), Arc::clone(&is_over), Arc::clone(&nonces));
+            let address = house.address;
+            clients.spawn(async move {
+                while !is_over.load(Ordering::Relaxed) {
+                    let mut client = match Client::connect(address).await {
+                        Ok(client) => client,
+                        Err(error) => {
+                            let nonce = nonces.fetch_add(1, Ordering::Relaxed);
+                            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+                            ledger.note(nonce, Outcome::Unreachable);
+                            continue;
+                        }
+                    };
+                    // Some stay for long, and some leave at once.
+                    for _ in 0..nonces.load(Ordering::Relaxed) % 7 + 1 {
+                        let nonce = nonces.fetch_add(1, Ordering::Relaxed);
+                        let call = Call { nonce, wait: nonce % 20, ..Call::default() };
+                        let outcome = client.call(call).await;
+                        let is_answered = outcome == Outcome::Answered;
+                        ledger.note(nonce, outcome);
+                        if !is_answered || client.is_told_to_leave() {
+                            break;
+                        }
+                    }
+                }
+            });
+        }
+        Self { ledger, is_over, clients }
+    }
+
+    async fn leave(self) -> Arc<Ledger> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.clients.join_all().await;
+        self.ledger
+    }
+}
+
+/// The process that has taken over from this one, once the one before has ended.
+fn successor(house: &House) -> Pid {
+    let line = Object::parse(house.said("handed over")).expect("a line of JSON");
+    let number = line.get("process").expect("a number").parse().expect("a number");
+    house.said("\"stopped\"");
+    Pid::from_raw(number).expect("a process")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f84_upgrades_under_load_refuse_nobody_and_lose_nothing() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(1_000).await;
+    let house = House::start(server.address, "");
+    let crowd = Crowd::gather(&house);
+    let mut serving = Pid::from_raw(house.number() as i32).expect("a process");
+    for _ in 0..often(5, 100) {
+        kill_process(serving, Signal::USR2).expect("it runs");
+        serving = tokio::task::block_in_place(|| successor(&house));
+    }
+    let ledger = crowd.leave().await;
+    let sum = ledger.sum();
+    eprintln!("{sum:?}");
+    assert_eq!((sum.cut, sum.unreachable, sum.refused), (0, 0, 0), "{sum:?}");
+    assert!(sum.answered > CLIENTS * 5, "{sum:?}");
+    ledger.agrees_with(&server.executed());
+    kill_process(serving, Signal::TERM).expect("it runs");
+    tokio::task::block_in_place(|| house.all_ended());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f84_a_new_program_that_does_not_get_ready_changes_nothing() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(1_000).await;
+    let mut house = House::start(server.address, "");
+    let crowd = Crowd::gather(&house);
+    let file = house.folder.path().join("weir.toml");
+    let good = std::fs::read_to_string(&file).expect("read");
+    for broken in ["[server]\nlisten = 7\n", "", "[upstreams", "[upstreams.a]\nurl = \"ftp://x\"\n"]
+    {
+        for _ in 0..often(1, 5) {
+            std::fs::write(&file, broken).expect("written");
+            house.signal(Signal::USR2);
+            tokio::task::block_in_place(|| house.said("not handed over"));
+        }
+    }
+    std::fs::write(&file, good).expect("written");
+    let ledger = crowd.leave().await;
+    let sum = ledger.sum();
+    assert_eq!((sum.cut, sum.unreachable, sum.refused), (0, 0, 0), "{sum:?}");
+    assert!(sum.answered > CLIENTS, "{sum:?}");
+    ledger.agrees_with(&server.executed());
+    house.signal(Signal::TERM);
+    assert!(tokio::task::block_in_place(|| house.ended()).success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f84_a_signal_to_stop_ends_an_upgrade_that_is_not_done() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(1).await;
+    let mut house = House::start(server.address, "shutdown_grace = \"1s\"");
+    house.signal(Signal::USR2);
+    tokio::task::block_in_place(|| house.said("starting the program anew"));
+    house.signal(Signal::TERM);
+    let status = tokio::task::block_in_place(|| house.ended());
+    assert!(status.success(), "{status}");
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while Client::connect(house.address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("nobody listens any more");
+}
