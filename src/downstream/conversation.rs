@@ -159,7 +159,7 @@ impl Conversation {
         let max_reply = self.door.settings.max_reply;
         let (guest, peer) = (self.guest(), &opened.peer);
         let record = guest.record().clone();
-        record.hold();
+        record.hold(true);
         let call = legacy::serve(&guest, peer, &self.calls, request, max_reply, Way::Shared);
         self.outgoing.answer(id, call, record);
         None
@@ -254,6 +254,7 @@ impl Outgoing {
     /// Sends a call's progress and then its answer, on a task of its own. The record is that of the call.
     pub(super) fn answer(&self, id: Id, call: Call, record: Record) {
         let (queue, room) = (self.queue.clone(), self.room.clone());
+        let call = call.surviving(Some(id.clone()));
         self.tasks.spawn(answer(id, call, queue, self.max_reply, room, record));
     }
 }
