@@ -372,8 +372,8 @@ impl Record {
     }
 
     /// The answer may still be replaced: the last end is told, once nobody holds the record any more.
-    pub fn hold(&self) {
-        self.draft(|draft| draft.is_held = true);
+    pub fn hold(&self, is_held: bool) {
+        self.draft(|draft| draft.is_held = is_held);
     }
 
     /// Ends what another line has told of; of the rest nothing is told.

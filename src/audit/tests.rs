@@ -156,11 +156,11 @@ async fn a_record_that_is_held_ends_as_it_was_ended_last() {
     for (ends, is_held) in [(vec![OK, UNAUTHORIZED], true), (vec![OK, UNAUTHORIZED], false)] {
         let record = log.record("ann", "tools/list");
         if is_held {
-            record.hold();
+            record.hold(true);
         }
         ends.into_iter().for_each(|ending| record.end(ending));
     }
-    log.record("bob", "tools/list").hold();
+    log.record("bob", "tools/list").hold(true);
     let record = log.record("eve", "tools/list");
     record.refused_by("limits[0]");
     record.flagged(2);

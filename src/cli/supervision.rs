@@ -8,6 +8,7 @@ use std::io;
 use std::net::TcpListener;
 
 use listenfd::ListenFd;
+use rustix::io::FdFlags;
 use sd_notify::NotifyState;
 
 /// Clients are served from now on.
@@ -39,8 +40,13 @@ pub(super) fn activated() -> io::Result<Option<TcpListener>> {
         let text = "one socket is served, and the socket unit has more";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
-    match sockets.len() {
-        0 => Ok(None),
-        _ => sockets.take_tcp_listener(0),
+    if sockets.len() == 0 {
+        return Ok(None);
     }
+    let socket = sockets.take_tcp_listener(0)?;
+    if let Some(socket) = &socket {
+        // It comes open for whatever this process starts, too.
+        rustix::io::fcntl_setfd(socket, FdFlags::CLOEXEC)?;
+    }
+    Ok(socket)
 }

@@ -5,6 +5,7 @@
 //!
 //! Knows nothing of: eras, and which wire carries it.
 
+use std::panic::AssertUnwindSafe;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -183,8 +184,47 @@ impl Text {
 }
 
 impl Call {
+    /// The same call, of which a panic is no more than an internal error: nothing of it is shown.
+    pub(super) fn surviving(self, id: Option<Id>) -> Self {
+        let Self { answer, beside } = self;
+        let answer = async move {
+            // Whatever it has left behind is dropped with it, and no lock stays poisoned: all are taken regardless.
+            let survived = AssertUnwindSafe(answer).catch_unwind().await;
+            survived.unwrap_or_else(|_| {
+                tracing::error!("a request ended with a panic: this is a bug of Weir's");
+                Some(Answer::refused(id.as_ref(), &encode::broken("internal error")))
+            })
+        };
+        Self { answer: answer.boxed(), beside }
+    }
+
     /// A request that is answered already.
     pub(super) fn answered(answer: Answer) -> Self {
         Self { answer: future::ready(Some(answer)).boxed(), beside: Beside::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn f90_a_panic_ends_its_request_with_an_internal_error_and_nothing_else() {
+        let budget = crate::budget::Budget::new(1 << 20);
+        for _ in 0..10_000 {
+            let mut held = budget.hold();
+            held.grow(100).expect("room");
+            let answer = async move {
+                let _held = held;
+                std::panic::resume_unwind(Box::new("injected"))
+            };
+            let call = Call { answer: answer.boxed(), beside: Beside::default() };
+            let answer = call.surviving(Some(Id::from(7))).answer.await.expect("an answer");
+            assert_eq!(answer.failure, Some(Failure::Own(-32603)));
+            let Text::Whole(text) = answer.text else { panic!("it is whole") };
+            let text = String::from_utf8_lossy(&text).into_owned();
+            assert!(text.contains(r#""id":7"#) && !text.contains("injected"), "{text}");
+        }
+        assert_eq!(budget.held(), 0);
     }
 }

@@ -143,7 +143,7 @@ type Answered = (Option<Id>, Option<Answer>, Record);
 /// The record of one message, which ends with what goes out of its answer.
 fn held(guest: &Guest) -> Record {
     let record = guest.record().another();
-    record.hold();
+    record.hold(true);
     record
 }
 

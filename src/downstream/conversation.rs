@@ -160,7 +160,7 @@ impl Conversation {
         let max_reply = self.door.settings.max_reply;
         let (guest, peer) = (self.guest(), &opened.peer);
         let record = guest.record().clone();
-        record.hold();
+        record.hold(true);
         let call = legacy::serve(&guest, peer, &self.calls, request, max_reply, Way::Shared);
         self.outgoing.answer(id, call, record);
         None
@@ -255,9 +255,14 @@ impl Outgoing {
     /// Sends a call's progress and then its answer, on a task of its own. The record is that of the call.
     pub(super) fn answer(&self, id: Id, call: Call, record: Record) {
         let (queue, room) = (self.queue.clone(), self.room.clone());
+<<<<<<< HEAD
         let trail = Trail::begin();
         record.trailed(trail.number());
         self.tasks.spawn(trail.walk(answer(id, call, queue, self.max_reply, room, record)));
+=======
+        let call = call.surviving(Some(id.clone()));
+        self.tasks.spawn(answer(id, call, queue, self.max_reply, room, record));
+>>>>>>> 38bdac1dda9efafe08a93ba7e13b0bd978413586
     }
 }
 

@@ -143,6 +143,11 @@ fn everybody_names_the_default_address_path_and_size() {
     let port = listen.port();
     assert_eq!((path.as_str(), max_body), ("/mcp", 4 << 20));
 
+    assert_eq!(after(&deploy("systemd/weir.socket"), "ListenStream="), listen.to_string());
+    let files: usize =
+        after(&deploy("systemd/weir.service"), "LimitNOFILE=").parse().expect("a number");
+    assert!(files >= 2 * server().max_connections, "{files}");
+
     let nginx = deploy("nginx/weir.conf");
     assert!(nginx.contains(&format!("server {listen};")));
     assert!(nginx.contains(

@@ -36,6 +36,8 @@ fn unit(more: &str) -> tempfile::TempDir {
     let text = text.replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
     let folder = tempfile::TempDir::new().expect("a folder");
     std::fs::write(folder.path().join("weir.service"), text).expect("written");
+    let socket = folder.path().join("weir.socket");
+    std::fs::write(socket, deploy("systemd/weir.socket")).expect("written");
     let drop_ins = folder.path().join("weir.service.d");
     std::fs::create_dir(&drop_ins).expect("made");
     std::fs::write(drop_ins.join("npx.conf"), more).expect("written");
@@ -43,13 +45,15 @@ fn unit(more: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn systemd_finds_nothing_wrong_with_the_unit_and_its_drop_in() {
+fn systemd_finds_nothing_wrong_with_the_units_and_the_drop_in() {
     for more in [String::new(), deploy("systemd/weir.service.d/npx.conf")] {
         let folder = unit(&more);
         let mut command = part("bin/systemd-analyze");
-        let (code, told) = run(command.arg("verify").arg(folder.path().join("weir.service")));
+        let units = ["weir.service", "weir.socket"].map(|unit| folder.path().join(unit));
+        let (code, told) = run(command.arg("verify").args(units));
         assert_eq!(code, Some(0), "{told}");
-        assert!(!told.contains("weir.service:") && !told.contains("npx.conf:"), "{told}");
+        let said = ["weir.service:", "weir.socket:", "npx.conf:"];
+        assert!(!said.iter().any(|unit| told.contains(unit)), "{told}");
     }
 }
 

@@ -24,25 +24,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 impl House {
     /// Starts it in front of this server.
     pub(crate) fn start(upstream: SocketAddr, server: &str) -> Self {
-        Self::start_with(upstream, server, |_| {})
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.stdin(Stdio::null());
+        Self::start_by(command, upstream, server)
     }
 
-    /// The same, with more said to the command.
-    pub(crate) fn start_with(
-        upstream: SocketAddr,
-        server: &str,
-        more: impl FnOnce(&mut Command),
-    ) -> Self {
+    /// The same, by a command that starts it in its own way.
+    pub(crate) fn start_by(mut command: Command, upstream: SocketAddr, server: &str) -> Self {
         let folder = TempDir::new().expect("a folder");
         let config = format!(
             "[log]\nformat = \"json\"\n[auth]\nmode = \"anonymous\"\n[upstreams.hub]\nera = \"modern\"\n\
              url = \"http://{upstream}/mcp\"\nlimits.concurrency = 1024\n[server]\nlisten = \"127.0.0.1:0\"\n{server}\n"
         );
         std::fs::write(folder.path().join("weir.toml"), config).expect("written");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.arg("serve").current_dir(folder.path()).stdin(Stdio::null());
-        command.stderr(Stdio::piped());
-        more(&mut command);
+        command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let (tell, log) = channel();

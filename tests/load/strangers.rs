@@ -62,7 +62,8 @@ async fn f65_f66_crowds_that_trickle_or_say_nothing_are_sent_away_and_hold_nobod
         assert!(after < Duration::from_secs(6), "{after:?}");
     }
     eprintln!("{} KiB each, others at most {slowest:?}", grown / crowd as u64);
-    assert!(grown / crowd as u64 <= 16, "{grown} KiB for {crowd}");
+    let most = if cfg!(debug_assertions) { 40 } else { 16 };
+    assert!(grown / crowd as u64 <= most, "{grown} KiB for {crowd}");
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
 }
 

@@ -1,6 +1,11 @@
 //! Upgrading under load: a new program takes the socket over, and nobody is refused.
 
 use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -140,4 +145,54 @@ async fn f84_a_signal_to_stop_ends_an_upgrade_that_is_not_done() {
     })
     .await
     .expect("nobody listens any more");
+}
+
+/// Starts it as systemd does: with a socket that somebody else holds.
+fn start_activated(server: &Server, socket: &TcpListener, told: &Path) -> House {
+    let mut command = Command::new("sh");
+    let script = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_weir")]).env("NOTIFY_SOCKET", told);
+    command.stdin(Stdio::from(OwnedFd::from(socket.try_clone().expect("a copy"))));
+    House::start_by(command, server.address, "")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f84_f85_with_a_socket_of_systemds_a_restart_refuses_nobody_and_systemd_is_told() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(8).await;
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let told = folder.path().join("notify");
+    let systemd = UnixDatagram::bind(&told).expect("a socket");
+    systemd.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+    let hears = |text: &str| {
+        let mut said = [0; 256];
+        let length = systemd.recv(&mut said).expect("it is told");
+        assert_eq!(String::from_utf8_lossy(&said[..length]).trim(), text);
+    };
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+    for signal in [Signal::TERM, Signal::KILL] {
+        let mut house = start_activated(&server, &socket, &told);
+        hears("READY=1");
+        assert_eq!(house.address, socket.local_addr().expect("an address"));
+        let nonce = signal.as_raw() as u64;
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        assert_eq!(client.call(Call { nonce, ..Call::default() }).await, Outcome::Answered);
+        house.signal(signal);
+        tokio::task::block_in_place(|| house.ended());
+        if signal == Signal::TERM {
+            hears("STOPPING=1");
+        }
+        // Nobody is there, and it waits.
+        let mut early = Client::connect(house.address).await.expect("systemd listens");
+        early
+            .send(&early.request(Call { nonce: nonce + 100, ..Call::default() }))
+            .await
+            .expect("sent");
+        let begin = std::time::Instant::now();
+        let again = start_activated(&server, &socket, &told);
+        hears("READY=1");
+        eprintln!("ready again after {:?}", begin.elapsed());
+        assert_eq!(early.reply().await.expect("a reply").status, 200);
+        drop(again);
+    }
 }

@@ -51,7 +51,13 @@ fn what_the_example_switches_off_is_sound_and_elsewhere_at_its_default() {
 
     assert_eq!(full.warnings, []);
     assert_eq!(full.upstreams.len(), 4);
-    let server = Server { public_url: None, allowed_hosts: Vec::new(), tls: None, ..full.server };
+    let server = Server {
+        public_url: None,
+        allowed_hosts: Vec::new(),
+        tls: None,
+        shutdown_delay: None,
+        ..full.server
+    };
     assert_eq!(
         (server, full.protocol, full.naming, full.log),
         (default.server, default.protocol, default.naming, default.log)

@@ -12,6 +12,7 @@ use hyper::StatusCode;
 
 use crate::budget::NoRoom;
 use crate::downstream::answer::{Answer, Call, Refused, Text};
+use crate::downstream::beside::Beside;
 use crate::downstream::recording::recorded;
 use crate::downstream::turns::Busy;
 use crate::downstream::{Door, encode};
@@ -22,25 +23,33 @@ use crate::rpc::{Id, code};
 pub(super) fn bounded(door: &Arc<Door>, guest: &Guest, id: Option<Id>, call: Call) -> Call {
     let (door, principal) = (Arc::clone(door), guest.principal().clone());
     let record = guest.record().clone();
-    // Its answer may still be replaced.
-    record.hold();
+    if id.is_some() {
+        // Its answer may still be replaced.
+        record.hold(true);
+    }
+    let Call { answer, beside } = call;
+    let call = Call { answer, beside: Beside::default() };
     let answer = async move {
         let refuse = |refused| Some(recorded(&record, Answer::refused(id.as_ref(), &refused)));
         let turn = match door.turns.take(&principal).await {
             Ok(turn) => turn,
             Err(Busy { retry_after }) => return refuse(encode::too_busy(retry_after)),
         };
-        let answer = call.answer.await?;
+        let answer = call.surviving(id.clone()).answer.await?;
         drop(turn);
         match answer.text {
             Text::Whole(text) => match door.budget.keep(text) {
                 Ok(text) => Some(Answer { text: Text::Whole(text), ..answer }),
                 Err(NoRoom) => refuse(unread()),
             },
-            Text::Arriving(..) => Some(answer),
+            Text::Arriving(..) => {
+                // What comes of it is what goes out: it ends with its last piece.
+                record.hold(false);
+                Some(answer)
+            }
         }
     };
-    Call { answer: answer.boxed(), beside: call.beside }
+    Call { answer: answer.boxed(), beside }
 }
 
 /// An answer for which there is no room: whoever asks for much and reads nothing must not have it held here.

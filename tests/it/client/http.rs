@@ -271,7 +271,10 @@ impl Exchange {
                     let state = std::mem::replace(&mut self.state, State::Over(status));
                     if let (State::Here(here), None) = (state, broken_or_over) {
                         self.judged.end(&here);
-                        lock(&self.shared.idle).push(here.connection);
+                        let said = here.response.headers().get(hyper::header::CONNECTION);
+                        if said.is_none_or(|said| said != "close") {
+                            lock(&self.shared.idle).push(here.connection);
+                        }
                     }
                     return None;
                 }
