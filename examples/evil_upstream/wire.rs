@@ -145,7 +145,10 @@ pub(crate) fn storm(server: &Server) {
     const TICK: Duration = Duration::from_millis(10);
     loop {
         sleep(TICK);
-        let Some(storm) = Script::read(&server.folder).storm else { continue };
+        let Some(storm) = Script::read(&server.folder).storm else {
+            sleep(4 * TICK);
+            continue;
+        };
         let times = storm.per_second.div_ceil(100) as usize;
         if storm.on_stderr {
             let lines = format!("{}\n", storm.text).repeat(times);

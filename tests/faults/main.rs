@@ -11,4 +11,8 @@
 #[path = "../lab/mod.rs"]
 mod lab;
 
+mod blast;
 mod children;
+mod garbage;
+mod lists;
+mod network;

@@ -4,11 +4,12 @@
 
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::client::conn::http1::{Connection, SendRequest, handshake};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -249,10 +250,7 @@ impl Client {
         let mut sender = match usable {
             Some(sender) => sender,
             None => {
-                let stream = TcpStream::connect(&*address).await.map_err(|e| e.to_string())?;
-                stream.set_nodelay(true).map_err(|error| error.to_string())?;
-                let (sender, driver) =
-                    handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+                let (sender, driver) = connect(address).await.map_err(|e| format!("{e:?}"))?;
                 tasks.spawn(driver);
                 sender
             }
@@ -310,6 +308,72 @@ impl Client {
         }
         begin.elapsed()
     }
+}
+
+/// A modern client's open stream, which hears of changed tools.
+pub(crate) struct Listening {
+    heard: Arc<Mutex<String>>,
+    tasks: TaskTracker,
+}
+
+impl Listening {
+    /// Opens it, and waits until it is acknowledged.
+    pub(crate) async fn open(address: &str) -> Self {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": Revision::MODERN.as_str(),
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        let params = json!({ "notifications": { "toolsListChanged": true }, "_meta": meta });
+        let message =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": LISTEN, "params": params }).to_string();
+        let request = Request::post("/mcp")
+            .header("Host", address)
+            .header("Content-Type", "application/json")
+            .header("Accept", "application/json, text/event-stream")
+            .header("MCP-Protocol-Version", Revision::MODERN.as_str())
+            .header("Mcp-Method", LISTEN)
+            .body(Full::new(Bytes::from(message)))
+            .expect("good headers");
+        let (mut sender, driver) = connect(address).await.expect("it accepts");
+        let tasks = TaskTracker::new();
+        tasks.spawn(driver);
+        let response = sender.send_request(request).await.expect("it answers");
+        assert!(response.status().is_success(), "{}", response.status());
+        let heard = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&heard);
+        tasks.spawn(async move {
+            // What it was opened with has to live as long as the stream.
+            let _sender = sender;
+            let mut body = response.into_body();
+            while let Some(Ok(frame)) = body.frame().await {
+                let data = frame.into_data().unwrap_or_default();
+                kept.lock().expect("nobody panics").push_str(&String::from_utf8_lossy(&data));
+            }
+        });
+        let listening = Self { heard, tasks };
+        super::until("it is acknowledged", || listening.times("acknowledged") == 1).await;
+        listening
+    }
+
+    /// How often it has heard this.
+    pub(crate) fn times(&self, what: &str) -> usize {
+        self.heard.lock().expect("nobody panics").matches(what).count()
+    }
+
+    /// How often it was told that tools have changed.
+    pub(crate) fn changes(&self) -> usize {
+        self.times("notifications/tools/list_changed")
+    }
+}
+
+const LISTEN: &str = "subscriptions/listen";
+
+type Driver = Connection<TokioIo<TcpStream>, Full<Bytes>>;
+
+async fn connect(address: &str) -> hyper::Result<(SendRequest<Full<Bytes>>, Driver)> {
+    let stream = TcpStream::connect(address).await.expect("Weir accepts");
+    stream.set_nodelay(true).expect("a socket");
+    handshake(TokioIo::new(stream)).await
 }
 
 fn text(bytes: Vec<u8>) -> String {

@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 use super::client::{Client, Outcome};
 use super::evil::Evil;
 
+/// No two calls have the same nonce, whatever ledger they stand in: a server keeps one account.
+static NEXT_NONCE: AtomicU64 = AtomicU64::new(0);
+
 #[derive(Default)]
 pub(crate) struct Ledger {
     begun: AtomicU64,
@@ -60,17 +63,34 @@ impl Ledger {
         upstream: &str,
         fault: Option<&Value>,
     ) -> Outcome {
-        let nonce = self.begun.fetch_add(1, Ordering::Relaxed);
+        self.ask(client, "tools/call", upstream, fault).await
+    }
+
+    /// The same with `tools/call` or `prompts/get`.
+    pub(crate) async fn ask(
+        &self,
+        client: &mut Client,
+        method: &str,
+        upstream: &str,
+        fault: Option<&Value>,
+    ) -> Outcome {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        let nonce = NEXT_NONCE.fetch_add(1, Ordering::Relaxed);
         let mut arguments = json!({ "nonce": nonce.to_string() });
         if let Some(fault) = fault {
             arguments["fault"] = fault.to_string().into();
         }
         let begin = Instant::now();
-        let outcome = client.call(upstream, arguments).await;
+        let item = if method == "prompts/get" { "say" } else { "call" };
+        let params = json!({ "name": format!("{upstream}__{item}"), "arguments": arguments });
+        let outcome = client.request(method, params).await;
         let took = begin.elapsed();
         let end = match &outcome {
             Outcome::Result(result) => {
-                let said = &result["content"][0]["text"];
+                let said = match method {
+                    "prompts/get" => &result["messages"][0]["content"]["text"],
+                    _ => &result["content"][0]["text"],
+                };
                 assert_eq!(*said, format!("{upstream}:{nonce}"), "the answer of {nonce}");
                 End::Success
             }

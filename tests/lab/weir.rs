@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use super::client::{Client, Outcome, Revision};
+use super::client::{Client, Listening, Outcome, Revision};
 use super::{PATIENCE, until};
 
 /// A running `weir serve`.
@@ -37,10 +37,15 @@ pub(crate) struct Occupied {
 impl Weir {
     /// Starts it on the configuration of a folder and waits until it is ready.
     pub(crate) async fn start(folder: &Path) -> Self {
+        Self::start_with(folder, &[]).await
+    }
+
+    /// The same, with these variables.
+    pub(crate) async fn start_with(folder: &Path, variables: &[(&str, &Path)]) -> Self {
         let begin = Instant::now();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["serve", "--config", "weir.toml"]).current_dir(folder);
-        command.env("XDG_STATE_HOME", folder.join("state"));
+        command.env("XDG_STATE_HOME", folder.join("state")).envs(variables.iter().copied());
         command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("it starts");
         let stderr = child.stderr.take().expect("a pipe").into_owned_fd().expect("a descriptor");
@@ -82,6 +87,11 @@ impl Weir {
     /// A client of this revision, without a key.
     pub(crate) async fn client(&self, revision: Revision) -> Client {
         Client::http(&self.address, revision, None).await
+    }
+
+    /// A modern client that hears of changed tools.
+    pub(crate) async fn listening(&self) -> Listening {
+        Listening::open(&self.address).await
     }
 
     /// One call with this fault, by a client of its own, and how long it took.
