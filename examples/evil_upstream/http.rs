@@ -140,7 +140,7 @@ fn reply(
     if let Some(code) = fault.status {
         let content = fault.content_type.as_deref().unwrap_or("application/json");
         headers += &format!("Content-Type: {content}\r\n");
-        let body = fault.text.is_some().then_some(text).unwrap_or_default();
+        let body = if fault.text.is_some() { text } else { Vec::new() };
         return write(stream, &format!("{code} Status"), &headers, &body, fault);
     }
     let has_more = !answer.before.is_empty() || fault.comments_ms.is_some();

@@ -83,20 +83,17 @@ fn begin(server: &Arc<Server>) {
 /// Starts a process that never ends by itself. It inherits standard output.
 fn descend(server: &Server, descendant: Descendant) {
     let program = std::env::current_exe().expect("it runs");
-    let mut command = match descendant {
-        Descendant::Child | Descendant::Session => Command::new(program),
-        Descendant::Orphan => {
-            let mut shell = Command::new("sh");
-            shell.args(["-c", "\"$0\" \"$@\" &"]).arg(program);
-            shell
-        }
-    };
     let how = if descendant == Descendant::Session { "session" } else { "group" };
-    command.arg(&server.folder).args(["linger", how]).stdin(Stdio::null());
-    let mut child = command.spawn().expect("it starts");
-    if descendant == Descendant::Orphan {
-        child.wait().expect("the shell ends at once");
-    }
+    // A shell, which ends at once where nobody is to be its parent, and else becomes it.
+    let line = match descendant {
+        Descendant::Orphan => "\"$0\" \"$@\" &",
+        Descendant::Child | Descendant::Session => "exec \"$0\" \"$@\"",
+    };
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).arg(program).arg(&server.folder).args(["linger", how]);
+    let mut child = command.stdin(Stdio::null()).spawn().expect("it starts");
+    // In a thread, since most of them stay.
+    spawn(move || child.wait());
 }
 
 fn linger(server: &Server, how: &str) {

@@ -43,7 +43,7 @@ pub(crate) struct Listener {
 /// What is to be done about a message.
 pub(crate) enum Deed {
     /// Say this, in the way of the fault.
-    Answer(Answer),
+    Answer(Box<Answer>),
     /// A stream stays open, which begins with this.
     Listen(String, Value),
     /// Nothing is to be answered.
@@ -143,7 +143,7 @@ impl Server {
         if script.restless && method == "tools/list" {
             after.push(TOOLS_CHANGED.into());
         }
-        Deed::Answer(Answer { method: method.to_owned(), text, fault, before, after })
+        Deed::Answer(Box::new(Answer { method: method.to_owned(), text, fault, before, after }))
     }
 
     fn answer(&self, script: &Script, id: &Value, method: &str, params: &Value) -> Value {

@@ -124,8 +124,6 @@ pub(crate) struct Start {
     pub(crate) stderr_bytes: u64,
     pub(crate) delay_ms: u64,
     pub(crate) exit: Option<Exit>,
-    /// Nothing is ever read.
-    pub(crate) deaf: bool,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]

@@ -13,13 +13,8 @@ use crate::wire::{self, Outlet};
 pub(crate) fn serve(server: &Arc<Server>) {
     let outlet = Outlet::Lines(Arc::new(Mutex::new(())));
     // Standard output is where a legacy client hears of changes, from the beginning on.
-    let mut listener =
-        Listener { outlet: outlet.clone(), whose: String::new(), is_listen: false };
-    let begin = Script::read(&server.folder);
-    while begin.start.deaf {
-        sleep(Duration::from_secs(3600));
-    }
-    if !begin.is_modern() {
+    let mut listener = Listener { outlet: outlet.clone(), whose: String::new(), is_listen: false };
+    if !Script::read(&server.folder).is_modern() {
         server.listeners.lock().expect("no thread panics").push(listener);
     }
     for line in std::io::stdin().lock().split(b'\n') {

@@ -56,7 +56,7 @@ async fn compare(what: &str, bad: &[&str], how: &Bad, share: f64) {
     let weir = lab.serve_all("[defaults]\ntimeouts.call = \"5m\"\n").await;
     let others: Vec<String> =
         lab.names().into_iter().filter(|name| !bad.contains(&name.as_str())).collect();
-    let time = Duration::from_secs(if by_night() { 20 } else { 2 });
+    let time = Duration::from_secs(if by_night() { 20 } else { 1 });
     // What comes first is slower: connections are opened.
     measure(&weir, &lab, &others, time / 2).await;
     let (before, calls) = measure(&weir, &lab, &others, time).await;
@@ -99,7 +99,9 @@ async fn compare(what: &str, bad: &[&str], how: &Bad, share: f64) {
     // Without optimization, beside other work, only what is gross is seen.
     let least = if cfg!(debug_assertions) { 0.25 } else { 0.005 };
     let allowed = baseline + Duration::from_secs_f64((baseline.as_secs_f64() * share).max(least));
-    eprintln!("G9: {what}: p99 of the others {before:?}, {during:?}, {after:?} ({calls} calls each)");
+    eprintln!(
+        "G9: {what}: p99 of the others {before:?}, {during:?}, {after:?} ({calls} calls each)"
+    );
     assert!(during <= allowed, "{what}: {during:?} instead of {baseline:?}");
     weir.stop().await;
 }

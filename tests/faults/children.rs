@@ -40,8 +40,8 @@ async fn f20_a_crash_ends_its_calls_at_once_and_leaves_nothing_behind() {
         }
         until("all children run, none is a zombie, and no descriptor is left over", || {
             let now = weir.occupied();
-            (now.children, now.zombies, now.descriptors)
-                == (calm.children, 0, calm.descriptors)
+            // What was counted at first may have had a client's connection among it.
+            now.children == calm.children && now.zombies == 0 && now.descriptors <= calm.descriptors
         })
         .await;
         weir.stop().await;
@@ -50,7 +50,7 @@ async fn f20_a_crash_ends_its_calls_at_once_and_leaves_nothing_behind() {
     let cycles = houses * upstreams * 4;
     eprintln!("F-20: {cycles} crashes, slowest error {slowest:?} after the crash");
     // 13 at a time on two cores; alone it is a few milliseconds.
-    assert!(slowest < Duration::from_millis(if cfg!(debug_assertions) { 400 } else { 100 }));
+    assert!(slowest < Duration::from_millis(if cfg!(debug_assertions) { 2_000 } else { 100 }));
 }
 
 /// One cycle: it crashes while eight calls wait, while it is idle, or in the handshake of its next life. Returns how long
@@ -123,12 +123,12 @@ async fn f21_a_flood_on_standard_error_is_drained_and_kept_short() {
     let (before, busy) = (weir.occupied(), weir.busy());
     let (outcome, took) = weir.call("loud", json!({ "stderr_bytes": bytes })).await;
     assert!(outcome.is_result(), "{outcome:?}");
-    let (more, busy) = (
-        weir.occupied().resident_bytes.saturating_sub(before.resident_bytes),
-        weir.busy() - busy,
-    );
+    let (more, busy) =
+        (weir.occupied().resident_bytes.saturating_sub(before.resident_bytes), weir.busy() - busy);
     let lines = weir.log().len();
-    eprintln!("F-21: {bytes} bytes in {took:?}, {busy:?} of a processor, {more} bytes more, {lines} lines of log");
+    eprintln!(
+        "F-21: {bytes} bytes in {took:?}, {busy:?} of a processor, {more} bytes more, {lines} lines of log"
+    );
     assert!(more <= 1 << 20, "{more} bytes more");
     assert!(busy <= took + Duration::from_millis(50), "{busy:?} in {took:?}");
     assert!(lines < 1_000, "{lines} lines of log");
@@ -189,7 +189,8 @@ async fn f25_what_a_child_has_started_ends_with_it() {
             lab = lab.stdio(&format!("u{number}"), script);
         }
         let weir = lab.serve_all(QUICK).await;
-        until("all have begun", || lab.evils().iter().all(|evil| evil.processes().len() == 3)).await;
+        until("all have begun", || lab.evils().iter().all(|evil| evil.processes().len() == 3))
+            .await;
         let first: Vec<_> = lab.evils().iter().flat_map(|evil| evil.processes()).collect();
         // Half of the rounds end with Weir, half with the child.
         if round % 2 == 0 {
@@ -225,7 +226,10 @@ async fn f28_a_child_that_never_reads_costs_its_own_calls_only() {
         let (calls, others) = tokio::join!(calls, others);
         for (outcome, took) in calls {
             assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
-            assert!(took < Duration::from_millis(3_500), "{took:?}");
+            // Its turn comes within a second, and its time is over after two.
+            assert!(
+                took < Duration::from_millis(if cfg!(debug_assertions) { 6_000 } else { 3_500 })
+            );
         }
         let slowest = others.iter().map(|(_, took)| *took).max().unwrap();
         assert!(others.iter().all(|(outcome, _)| outcome.is_result()));
@@ -243,7 +247,7 @@ async fn f29_lines_that_are_no_messages_are_skipped() {
     let weir = lab.serve_all("").await;
     let banner = vec!["Server listening on stdio", "", "  ", "[info] request", "{}", "[]", "null"];
     for _ in 0..20 {
-        let (outcome, _) = weir.call( "chatty", json!({ "before": banner, "after": banner })).await;
+        let (outcome, _) = weir.call("chatty", json!({ "before": banner, "after": banner })).await;
         assert!(outcome.is_result(), "{outcome:?}");
     }
     weir.stop().await;
@@ -283,7 +287,8 @@ async fn f31_a_line_without_an_end_is_not_kept() {
     eprintln!("F-31: {bytes} bytes in {took:?}, {more} bytes more");
     assert!(more <= 16 << 20, "{more} bytes more");
     // One that says whose it is ends its call, long before its time is over.
-    let long = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"x":"{}"}}}}"#, "x".repeat(1 << 20));
+    let long =
+        format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"x":"{}"}}}}"#, "x".repeat(1 << 20));
     let (outcome, took) = weir.call("a", json!({ "text": long })).await;
     assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -299,11 +304,11 @@ async fn f32_however_a_line_is_cut_it_is_one_message() {
     for piece in 1..40 {
         let noise = ["\r", "", r#"{"jsonrpc":"2.0","method":"notifications/x"}"#];
         let fault = json!({ "piece": piece, "before": noise, "after": noise });
-        let (outcome, _) = weir.call( "a", fault).await;
+        let (outcome, _) = weir.call("a", fault).await;
         assert_eq!(outcome.result()["content"][0]["text"], "a:1", "pieces of {piece}");
     }
     // Half a message, and the end.
-    let (outcome, _) = weir.call( "a", json!({ "cut": 20 })).await;
+    let (outcome, _) = weir.call("a", json!({ "cut": 20 })).await;
     assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
     weir.stop().await;
 }

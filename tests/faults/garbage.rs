@@ -14,25 +14,51 @@ use crate::lab::{Lab, beside_others};
 fn wrongs() -> Vec<(&'static str, Value, bool)> {
     let result = r#""result":{"content":[{"type":"text","text":"$NAME:$NONCE"}]}"#;
     let right = format!(r#"{{"jsonrpc":"2.0","id":$ID,{result}}}"#);
-    let deep = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{}{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
+    let deep = format!(
+        r#"{{"jsonrpc":"2.0","id":$ID,"result":{}{}}}"#,
+        "[".repeat(10_000),
+        "]".repeat(10_000)
+    );
     let text = |text: &str| json!({ "text": text });
     vec![
         ("a: another id", text(&right.replace("$ID", "999999")), false),
         ("b: twice", json!({ "after": [right] }), true),
-        ("b: first another's, then its own", json!({ "before": [right.replace("$ID", "999999")] }), true),
-        ("c: null", text(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"m"}}"#), false),
+        (
+            "b: first another's, then its own",
+            json!({ "before": [right.replace("$ID", "999999")] }),
+            true,
+        ),
+        (
+            "c: null",
+            text(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"m"}}"#),
+            false,
+        ),
         ("d: a string", text(&right.replace("$ID", "\"$ID\"")), false),
         ("d: a fraction", text(&right.replace("$ID", "$ID.0")), false),
         ("e: an array", text(&format!("[{right}]")), false),
-        ("f: both", text(&format!(r#"{{"jsonrpc":"2.0","id":$ID,{result},"error":{{"code":1,"message":"m"}}}}"#)), false),
+        (
+            "f: both",
+            text(&format!(
+                r#"{{"jsonrpc":"2.0","id":$ID,{result},"error":{{"code":1,"message":"m"}}}}"#
+            )),
+            false,
+        ),
         ("f: neither", text(r#"{"jsonrpc":"2.0","id":$ID}"#), false),
-        ("f: a code in words", text(r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":"x","message":"m"}}"#), false),
+        (
+            "f: a code in words",
+            text(r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":"x","message":"m"}}"#),
+            false,
+        ),
         ("f: too deep", text(&deep), false),
         ("f: half of it", text(&right[..right.len() / 2]), false),
         ("f: nothing", text(""), false),
         ("f: another version", text(&right.replace("2.0", "1.0")), false),
         ("g: too late", json!({ "delay_ms": 700 }), false),
-        ("j: progress of nobody", json!({ "before": [r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"nobody","progress":1}}"#] }), true),
+        (
+            "j: progress of nobody",
+            json!({ "before": [r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"nobody","progress":1}}"#] }),
+            true,
+        ),
     ]
 }
 

@@ -54,8 +54,12 @@ async fn f41_a_list_without_an_end_ends_by_its_bounds() {
     weir.lists("fine").await;
     let took = weir.lists("endless").await;
     let tools = tools_of(&weir, "endless").await;
-    let (pages, resident) = (lab.evil("endless").times("tools/list"), weir.occupied().resident_bytes);
-    eprintln!("F-41: {} items of {pages} pages in {took:?}, {resident} bytes resident", tools.len());
+    let (pages, resident) =
+        (lab.evil("endless").times("tools/list"), weir.occupied().resident_bytes);
+    eprintln!(
+        "F-41: {} items of {pages} pages in {took:?}, {resident} bytes resident",
+        tools.len()
+    );
     assert!(tools.len() <= 10_000 && pages <= 100, "{} items, {pages} pages", tools.len());
     assert!(took < Duration::from_secs(11), "{took:?}");
     assert!(resident < 128 << 20, "{resident}");
@@ -165,7 +169,10 @@ async fn f48_f49_a_storm_of_notices_costs_a_list_a_second_and_its_last_change_is
     }
     let seen = begin.elapsed();
     until("they are told", || listening.changes() > 0).await;
-    eprintln!("F-48: {read:?} lists in {seconds} s, {busy:.2} of a processor, the change seen after {seen:?}, told {} times", listening.changes());
+    eprintln!(
+        "F-48: {read:?} lists in {seconds} s, {busy:.2} of a processor, the change seen after {seen:?}, told {} times",
+        listening.changes()
+    );
     assert!(listening.changes() <= 2 + usize::try_from(seen.as_secs()).unwrap());
     weir.stop().await;
 }
@@ -199,7 +206,8 @@ async fn f51_all_who_listen_are_told_of_a_change() {
     for _ in 0..listeners {
         listening.push(weir.listening().await);
     }
-    lab.evil("a").script(json!({ "more_tools": 1, "storm": { "text": CHANGED, "per_second": 100 } }));
+    lab.evil("a")
+        .script(json!({ "more_tools": 1, "storm": { "text": CHANGED, "per_second": 100 } }));
     let took = until("all are told", || listening.iter().all(|it| it.changes() > 0)).await;
     eprintln!("F-51: {listeners} listeners told within {took:?}");
     assert!(took < Duration::from_secs(2), "{took:?}");

@@ -16,3 +16,5 @@ mod children;
 mod garbage;
 mod lists;
 mod network;
+mod soak;
+mod tls;

@@ -1,6 +1,7 @@
 //! One server that misbehaves: its folder, its script, and what it has written down.
 
 use std::collections::HashMap;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -22,7 +23,7 @@ enum Place {
     /// Weir starts it.
     Stdio { stubborn: bool },
     /// It runs, or has run, at this address.
-    Http { address: String, child: Option<Child> },
+    Http { address: String, child: Option<Box<Child>> },
 }
 
 impl Evil {
@@ -61,12 +62,14 @@ impl Evil {
         let Place::Http { address, child } = &mut self.place else { panic!("Weir starts it") };
         let mut command = Command::new(example("evil_upstream"));
         command.arg(&self.folder).args(["http", address]);
+        let stderr = OpenOptions::new().create(true).append(true).open(self.folder.join("stderr"));
+        command.stderr(stderr.expect("its folder is there"));
         let spawned = command.stdout(Stdio::piped()).kill_on_drop(true).spawn();
         let mut spawned = spawned.expect("it starts");
         let mut lines = BufReader::new(spawned.stdout.take().expect("a pipe")).lines();
         let line = lines.next_line().await.expect("text").expect("a line");
         *address = line.strip_prefix("listening on ").expect("its address").to_owned();
-        *child = Some(spawned);
+        *child = Some(Box::new(spawned));
     }
 
     /// Kills it.

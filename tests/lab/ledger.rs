@@ -148,6 +148,9 @@ impl Ledger {
         });
         let mut times: Vec<_> = good.map(|entry| entry.took).collect();
         times.sort_unstable();
-        times.get((times.len() * 99 / 100).min(times.len().saturating_sub(1))).copied().unwrap_or_default()
+        times
+            .get((times.len() * 99 / 100).min(times.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or_default()
     }
 }

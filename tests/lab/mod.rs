@@ -41,9 +41,9 @@ pub(crate) async fn beside_others() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
 
-/// Whether the long suites run.
+/// Whether the long suites run: by night, in an optimized build.
 pub(crate) fn by_night() -> bool {
-    std::env::var_os("WEIR_NIGHTLY").is_some()
+    std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
 }
 
 /// Waits until something is so and tells how long that took.

@@ -112,11 +112,7 @@ impl Weir {
             if tools.iter().any(|name| name.starts_with(&prefix)) {
                 return begin.elapsed();
             }
-            assert!(
-                begin.elapsed() < PATIENCE,
-                "nothing of {upstream}: {}",
-                self.log().join("\n")
-            );
+            assert!(begin.elapsed() < PATIENCE, "nothing of {upstream}: {}", self.log().join("\n"));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
