@@ -274,3 +274,55 @@ fn what_is_served_is_found_in_one_table() {
     fail_if_any(&problems);
     assert!(lookups > 0, "paths are looked up");
 }
+
+/// Where it stands which fault and which goal is shown by which test.
+const FAULTS: &str = "docs/reliability.md";
+
+/// The rows of faults and goals: a letter, and from where to where. Between them there are none.
+const FAULT_ROWS: [(&str, u32, u32); 6] =
+    [("F-", 1, 15), ("F-", 20, 37), ("F-", 40, 52), ("F-", 60, 75), ("F-", 80, 101), ("G", 1, 19)];
+
+/// The names of all functions of a file.
+fn functions(text: &str) -> Vec<String> {
+    let names = text.split("fn ").skip(1).map(|rest| {
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+        rest[..end.unwrap_or(rest.len())].to_owned()
+    });
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+#[test]
+fn every_fault_and_every_goal_has_its_row_and_every_test_in_it_is_there() {
+    let text = read(FAULTS);
+    let mut rows = BTreeSet::new();
+    let mut named = BTreeSet::new();
+    for row in text.lines().filter_map(|line| line.strip_prefix("| ")) {
+        let cells: Vec<_> = row.split(" | ").collect();
+        let [name, _, tests, ..] = cells[..] else { continue };
+        rows.insert(name.to_owned());
+        let quoted = tests.split('`').skip(1).step_by(2).map(str::to_owned);
+        named.extend(quoted.filter(|name| !name.contains(['.', '/', ' ', '-'])));
+    }
+    let wanted = FAULT_ROWS.iter().flat_map(|(letter, first, last)| {
+        (*first..=*last).map(move |number| match *letter {
+            "F-" => format!("F-{number:02}"),
+            letter => format!("{letter}{number}"),
+        })
+    });
+    let missing = wanted.filter(|row| !rows.contains(row));
+    let missing = missing.map(|row| format!("{FAULTS} has no row {row}"));
+    let mut there = BTreeSet::new();
+    for file in ["src", "tests"].iter().flat_map(|folder| rust_files(folder)) {
+        there.extend(functions(&read(&file)));
+    }
+    let lost =
+        named.difference(&there).map(|name| format!("{FAULTS} names {name}, which is no test"));
+    let is_row = |name: &String| {
+        let digits = name.strip_prefix(['f', 'g']).unwrap_or_default();
+        digits.starts_with(|first: char| first.is_ascii_digit())
+    };
+    let shown = rust_files("tests/faults").into_iter().flat_map(|file| functions(&read(&file)));
+    let untold = shown.filter(|name| is_row(name) && !named.contains(name));
+    let untold = untold.map(|name| format!("{FAULTS} does not tell of {name}"));
+    fail_if_any(&missing.chain(lost).chain(untold).collect::<Vec<_>>());
+}

@@ -255,14 +255,10 @@ impl Outgoing {
     /// Sends a call's progress and then its answer, on a task of its own. The record is that of the call.
     pub(super) fn answer(&self, id: Id, call: Call, record: Record) {
         let (queue, room) = (self.queue.clone(), self.room.clone());
-<<<<<<< HEAD
+        let call = call.surviving(Some(id.clone()));
         let trail = Trail::begin();
         record.trailed(trail.number());
         self.tasks.spawn(trail.walk(answer(id, call, queue, self.max_reply, room, record)));
-=======
-        let call = call.surviving(Some(id.clone()));
-        self.tasks.spawn(answer(id, call, queue, self.max_reply, room, record));
->>>>>>> 38bdac1dda9efafe08a93ba7e13b0bd978413586
     }
 }
 

@@ -1,0 +1,279 @@
+//! What is answered to which message, in any revision, and what is written down about it.
+//!
+//! Knows nothing of: how a message came, and how its answer gets out.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Map, Value, json};
+
+use crate::script::{Fault, Script, Walk};
+use crate::wire::Outlet;
+
+/// What the threads share.
+pub(crate) struct Server {
+    pub(crate) folder: PathBuf,
+    /// The folder's name, which stands in every answer.
+    name: String,
+    executed: File,
+    heard: File,
+    /// Legacy sessions over HTTP. They end with the program.
+    pub(crate) sessions: Mutex<HashSet<String>>,
+    next_session: AtomicU64,
+    /// Where notices go: GET streams and listens.
+    pub(crate) listeners: Mutex<Vec<Listener>>,
+    /// Pages that were served under one and the same cursor.
+    pages: AtomicUsize,
+    refused: AtomicBool,
+}
+
+/// An open stream, or standard output.
+pub(crate) struct Listener {
+    pub(crate) outlet: Outlet,
+    /// The session that opened it, or the request's id, as JSON.
+    pub(crate) whose: String,
+    /// Whether `$SUB` stands for it.
+    pub(crate) is_listen: bool,
+}
+
+/// What is to be done about a message.
+pub(crate) enum Deed {
+    /// Say this, in the way of the fault.
+    Answer(Box<Answer>),
+    /// A stream stays open, which begins with this.
+    Listen(String, Value),
+    /// Nothing is to be answered.
+    Silence,
+}
+
+pub(crate) struct Answer {
+    pub(crate) method: String,
+    pub(crate) text: String,
+    pub(crate) fault: Fault,
+    /// What goes before and behind it, made of the fault.
+    pub(crate) before: Vec<String>,
+    pub(crate) after: Vec<String>,
+}
+
+impl Server {
+    pub(crate) fn new(folder: PathBuf) -> Arc<Self> {
+        let open = |name| {
+            let file = OpenOptions::new().create(true).append(true).open(folder.join(name));
+            file.expect("its folder is there")
+        };
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (executed, heard) = (open("executed"), open("heard"));
+        Arc::new(Self {
+            folder,
+            name,
+            executed,
+            heard,
+            sessions: Mutex::default(),
+            next_session: AtomicU64::new(1),
+            listeners: Mutex::default(),
+            pages: AtomicUsize::new(0),
+            refused: AtomicBool::new(false),
+        })
+    }
+
+    /// Adds a line to one of the files that outlive the program. A line is one write.
+    pub(crate) fn note(&self, file: &str, text: impl std::fmt::Display) {
+        let line = format!("{text}\n");
+        let written = match file {
+            "executed" => (&self.executed).write_all(line.as_bytes()),
+            "heard" => (&self.heard).write_all(line.as_bytes()),
+            _ => append(&self.folder.join(file), &line),
+        };
+        written.expect("its folder can be written to");
+    }
+
+    pub(crate) fn new_session(&self) -> String {
+        let number = self.next_session.fetch_add(1, Ordering::Relaxed);
+        let session = format!("{}-{}-{number}", self.name, std::process::id());
+        self.sessions.lock().expect("no thread panics").insert(session.clone());
+        session
+    }
+
+    /// Reads a message and says what is to be done.
+    pub(crate) fn hear(&self, script: &Script, message: &Value) -> Deed {
+        let Some(method) = message["method"].as_str() else {
+            self.note("heard", format_args!("answer {message}"));
+            return Deed::Silence;
+        };
+        let params = &message["params"];
+        let is_call = matches!(method, "tools/call" | "prompts/get" | "resources/read");
+        let Some(id) = message.get("id") else {
+            self.note("heard", format_args!("{method} {}", params["requestId"]));
+            return Deed::Silence;
+        };
+        if !is_call {
+            self.note("heard", method);
+        }
+        let nonce = &params["arguments"]["nonce"];
+        let brought = params["arguments"]["fault"].as_str().map(Fault::brought);
+        let fault = brought.or_else(|| script.on.get(method).cloned()).unwrap_or_default();
+        if is_call && fault.status.is_none() {
+            self.note("executed", nonce.as_str().unwrap_or("-"));
+        }
+        if method == "subscriptions/listen" && script.is_modern() && !fault.never {
+            return Deed::Listen(id.to_string(), params["notifications"].clone());
+        }
+        let fill = |text: &String| {
+            let token = params["_meta"]["progressToken"].to_string();
+            let nonce = nonce.as_str().unwrap_or_default();
+            let text = text.replace("$ID", &id.to_string()).replace("$TOKEN", &token);
+            text.replace("$NONCE", nonce).replace("$NAME", &self.name)
+        };
+        let text = match &fault.text {
+            Some(text) => fill(text),
+            None => self.answer(script, id, method, params).to_string(),
+        };
+        let token = &params["_meta"]["progressToken"];
+        let progress = (1..=fault.progress).filter(|_| !token.is_null()).map(|at| {
+            let params = json!({ "progressToken": token, "progress": at });
+            json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })
+                .to_string()
+        });
+        let before = fault.before.iter().map(fill).chain(progress).collect();
+        let mut after: Vec<String> = fault.after.iter().map(fill).collect();
+        if script.restless && method == "tools/list" {
+            after.push(TOOLS_CHANGED.into());
+        }
+        Deed::Answer(Box::new(Answer { method: method.to_owned(), text, fault, before, after }))
+    }
+
+    fn answer(&self, script: &Script, id: &Value, method: &str, params: &Value) -> Value {
+        match self.result(script, method, params) {
+            Err((code, text)) => {
+                let error = json!({ "code": code, "message": text });
+                json!({ "jsonrpc": "2.0", "id": id, "error": error })
+            }
+            Ok(mut result) => {
+                if script.is_modern() {
+                    result["resultType"] = "complete".into();
+                    if method.ends_with("/list") || method == "server/discover" {
+                        // Long, so that only a notice leads to another look.
+                        result["ttlMs"] = 3_600_000.into();
+                        result["cacheScope"] = "public".into();
+                    }
+                }
+                json!({ "jsonrpc": "2.0", "id": id, "result": result })
+            }
+        }
+    }
+
+    fn result(&self, script: &Script, method: &str, params: &Value) -> Result<Value, Refusal> {
+        let changes = json!({ "listChanged": true });
+        let capabilities = json!({ "tools": changes, "prompts": changes, "resources": changes });
+        let nonce = params["arguments"]["nonce"].as_str().unwrap_or_default();
+        let said = json!({ "type": "text", "text": format!("{}:{nonce}", self.name) });
+        Ok(match method {
+            "initialize" if !script.is_modern() => json!({
+                "protocolVersion": script.revision(),
+                "capabilities": capabilities,
+                "serverInfo": { "name": "evil", "version": "1" },
+            }),
+            "server/discover" if script.is_modern() => json!({
+                "supportedVersions": [script.revision()],
+                "capabilities": capabilities,
+            }),
+            "ping" => json!({}),
+            "tools/list" => self.tools(script, params.get("cursor"))?,
+            "prompts/list" => json!({ "prompts": [{ "name": "say" }] }),
+            "resources/list" => {
+                json!({ "resources": [{ "uri": self.uri(), "name": "thing" }] })
+            }
+            "resources/templates/list" => json!({ "resourceTemplates": [] }),
+            "tools/call" => json!({ "content": [said] }),
+            "prompts/get" => json!({ "messages": [{ "role": "user", "content": said }] }),
+            "resources/read" => json!({ "contents": [{ "uri": self.uri(), "text": self.name }] }),
+            _ => return Err((-32601, "unknown method".into())),
+        })
+    }
+
+    fn uri(&self) -> String {
+        format!("evil://{}/thing", self.name)
+    }
+
+    /// A page of the list of tools.
+    fn tools(&self, script: &Script, cursor: Option<&Value>) -> Result<Value, Refusal> {
+        let tool = |name: &str| json!({ "name": name, "inputSchema": { "type": "object" } });
+        let plain = |count: usize| {
+            let more = (1..=count).map(|at| tool(&format!("t{at}")));
+            [tool("call")].into_iter().chain(more).collect::<Vec<_>>()
+        };
+        let turn = || self.pages.fetch_add(1, Ordering::Relaxed);
+        let at = cursor.and_then(Value::as_str);
+        let (tools, next): (Vec<Value>, Option<String>) = match script.walk {
+            Walk::Whole => (plain(script.more_tools), None),
+            Walk::Odd => {
+                let odd = odd_cursors();
+                let place = match at {
+                    None => 0,
+                    Some(at) => match odd.iter().position(|odd| odd == at) {
+                        Some(place) => place + 1,
+                        None => return Err((-32602, "a cursor that is not ours".into())),
+                    },
+                };
+                let name = if place == 0 { "call".into() } else { format!("t{place}") };
+                (vec![tool(&name)], odd.get(place).cloned())
+            }
+            Walk::Loop => (plain(2), Some("again".into())),
+            Walk::EmptyForEver => (plain(2), Some(String::new())),
+            Walk::Endless => {
+                let page = turn();
+                let more = (0..100).map(|at| tool(&format!("p{page}-{at}")));
+                (more.chain([tool("call")]).collect(), Some(format!("page {page}")))
+            }
+            Walk::SameCursor => {
+                let page = at.map_or(0, |_| turn() % 10 + 1);
+                let name = if page == 0 { "call".into() } else { format!("t{page}") };
+                (vec![tool(&name)], (page < 10).then(|| "on".into()))
+            }
+            Walk::RefusedOnce | Walk::Refused => match at {
+                None => (plain(0), Some("second".into())),
+                Some(_) => {
+                    let was_refused = self.refused.swap(true, Ordering::Relaxed);
+                    if script.walk == Walk::Refused || !was_refused {
+                        return Err((-32602, "a cursor that is too old".into()));
+                    }
+                    (vec![tool("t1")], None)
+                }
+            },
+            Walk::Twice => {
+                let mut tools = plain(3);
+                for tool in &mut tools {
+                    tool["title"] = "first".into();
+                }
+                let again = tools.iter().cloned().map(|mut tool| {
+                    tool["title"] = "second".into();
+                    tool
+                });
+                (tools.iter().cloned().chain(again).collect(), None)
+            }
+            Walk::NoArray => return Ok(json!({ "tools": { "call": 1 } })),
+        };
+        let mut page = Map::from_iter([("tools".to_owned(), Value::Array(tools))]);
+        page.extend(next.map(|next| ("nextCursor".to_owned(), Value::String(next))));
+        Ok(Value::Object(page))
+    }
+}
+
+type Refusal = (i32, String);
+
+/// Cursors that a client may not understand, and has to send back as they are.
+fn odd_cursors() -> Vec<String> {
+    let long = "c".repeat(4096);
+    ["", &long, "a\0b", "🦀", "%00", r#"{"at":1}"#, " "].map(str::to_owned).to_vec()
+}
+
+fn append(path: &Path, line: &str) -> std::io::Result<()> {
+    OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
+}
+
+pub(crate) const TOOLS_CHANGED: &str =
+    r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;

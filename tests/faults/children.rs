@@ -1,0 +1,379 @@
+//! Children over stdio that crash, scream, stay, and leave others behind (C2).
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use serde_json::json;
+
+use crate::lab::client::{Outcome, Revision};
+use crate::lab::ledger::Ledger;
+use crate::lab::weir::Weir;
+use crate::lab::{Lab, alone, beside_others, by_night, runs, until};
+
+/// So that a test need not wait for what is back at once.
+const QUICK: &str = "[defaults]\nretry = { backoff = \"20ms\", max_backoff = \"50ms\" }\n";
+
+/// Nobody that a server was or has begun runs any more.
+fn survivors(lab: &Lab) -> Vec<u32> {
+    let processes = lab.evils().iter().flat_map(|evil| evil.processes());
+    processes.filter(|process| runs(*process)).collect()
+}
+
+// === F-20: crashes ===
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f20_a_crash_ends_its_calls_at_once_and_leaves_nothing_behind() {
+    let _turn = alone().await;
+    // Four ends each: a server that crashes more often in a minute is to be left alone for longer.
+    let (houses, upstreams) = if by_night() { (5, 50) } else { (1, 13) };
+    let mut slowest = Duration::ZERO;
+    for _ in 0..houses {
+        let mut lab = Lab::new();
+        for number in 0..upstreams {
+            lab = lab.stdio(&format!("u{number}"), json!({}));
+        }
+        let weir = lab.serve_all(QUICK).await;
+        let calm = weir.occupied();
+        for cycle in 0..3 {
+            let crashes = lab.evils().iter().map(|evil| crash(&weir, evil, cycle));
+            slowest = join_all(crashes).await.into_iter().max().max(Some(slowest)).unwrap();
+        }
+        until("all children run, none is a zombie, and no descriptor is left over", || {
+            let now = weir.occupied();
+            // What was counted at first may have had a client's connection among it.
+            now.children == calm.children && now.zombies == 0 && now.descriptors <= calm.descriptors
+        })
+        .await;
+        weir.stop().await;
+        assert_eq!(survivors(&lab), [0; 0]);
+    }
+    let cycles = houses * upstreams * 4;
+    eprintln!("F-20: {cycles} crashes, slowest error {slowest:?} after the crash");
+    // 13 at a time on two cores; alone it is a few milliseconds.
+    assert!(slowest < Duration::from_millis(if cfg!(debug_assertions) { 2_000 } else { 100 }));
+}
+
+/// One cycle: it crashes while eight calls wait, while it is idle, or in the handshake of its next life. Returns how long
+/// after its end the slowest call heard of it.
+async fn crash(weir: &Weir, evil: &crate::lab::evil::Evil, cycle: usize) -> Duration {
+    let code = [0, 139, -11][cycle];
+    let lives = evil.processes().len();
+    let last = *evil.processes().last().unwrap();
+    if cycle == 1 {
+        // Its next life ends in the handshake, and the one after that is good.
+        evil.script(json!({ "on": { "initialize": { "exit": 1 } } }));
+    }
+    let asked: Vec<_> = join_all((0..8).map(|_| weir.client(Revision::LEGACY))).await;
+    let waiting = asked.into_iter().map(async |mut client| {
+        let nonce = json!({ "nonce": "1", "fault": json!({ "never": true }).to_string() });
+        let outcome = client.call(&evil.name, nonce).await;
+        (outcome, Instant::now())
+    });
+    let crashing = async {
+        until("all calls are there", || {
+            evil.executions().get("1").copied().unwrap_or_default() >= 8 * (cycle + 1)
+        })
+        .await;
+        let mut client = weir.client(Revision::MODERN).await;
+        let fault = json!({ "exit": code }).to_string();
+        client.call(&evil.name, json!({ "nonce": "2", "fault": fault })).await
+    };
+    let watched = async {
+        until("it has ended", || !runs(last)).await;
+        Instant::now()
+    };
+    let (outcomes, crashed, ended) = tokio::join!(join_all(waiting), crashing, watched);
+    assert!(!crashed.is_result(), "{crashed:?}");
+    let mut slowest = Duration::ZERO;
+    for (outcome, at) in outcomes {
+        assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
+        slowest = slowest.max(at.saturating_duration_since(ended));
+    }
+    if cycle == 1 {
+        until("the next life has ended, too", || {
+            let lives_now = evil.processes();
+            lives_now.len() > lives && !runs(lives_now[lives])
+        })
+        .await;
+        evil.script(json!({}));
+    }
+    until("it is back", || evil.processes().last().is_some_and(|now| *now != last && runs(*now)))
+        .await;
+    weir.lists(&evil.name).await;
+    // Listed does not mean connected: what it listed before stays.
+    loop {
+        let (outcome, _) = weir.call(&evil.name, json!({})).await;
+        if outcome.is_result() {
+            return slowest;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+// === F-21: standard error ===
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f21_a_flood_on_standard_error_is_drained_and_kept_short() {
+    let _turn = alone().await;
+    let bytes: u64 = if by_night() { 1 << 30 } else { 64 << 20 };
+    let lab = Lab::new().stdio("loud", json!({})).stdio("calm", json!({}));
+    let weir = lab.serve_all("").await;
+    // The second time round nothing is new to the allocator.
+    weir.call("loud", json!({ "stderr_bytes": 1 << 20 })).await;
+    let (before, busy) = (weir.occupied(), weir.busy());
+    let (outcome, took) = weir.call("loud", json!({ "stderr_bytes": bytes })).await;
+    assert!(outcome.is_result(), "{outcome:?}");
+    let (more, busy) =
+        (weir.occupied().resident_bytes.saturating_sub(before.resident_bytes), weir.busy() - busy);
+    let lines = weir.log().len();
+    eprintln!(
+        "F-21: {bytes} bytes in {took:?}, {busy:?} of a processor, {more} bytes more, {lines} lines of log"
+    );
+    assert!(more <= 1 << 20, "{more} bytes more");
+    assert!(busy <= took + Duration::from_millis(50), "{busy:?} in {took:?}");
+    assert!(lines < 1_000, "{lines} lines of log");
+    weir.stop().await;
+}
+
+// === F-22 to F-26: ends ===
+
+#[tokio::test]
+async fn f22_a_child_that_ends_is_noticed_although_another_holds_its_pipes() {
+    let _turn = beside_others().await;
+    let lab = Lab::new().stdio("a", json!({ "start": { "descendants": ["child"] } }));
+    let weir = lab.serve_all(QUICK).await;
+    let first = lab.evil("a").processes();
+    let (outcome, took) = weir.call("a", json!({ "exit": 3 })).await;
+    assert!(!outcome.is_result());
+    eprintln!("F-22: noticed in {took:?}");
+    // Half a second each for what may still be in the two pipes that the other one holds.
+    assert!(took < Duration::from_millis(1_500), "{took:?}");
+    until("nobody of its first life is left", || !first.iter().any(|process| runs(*process))).await;
+    assert_eq!(weir.occupied().zombies, 0);
+    weir.lists("a").await;
+    weir.stop().await;
+    assert_eq!(survivors(&lab), [0; 0]);
+}
+
+#[tokio::test]
+async fn f23_a_child_that_ignores_the_end_of_its_input_is_asked_after_two_seconds() {
+    let _turn = beside_others().await;
+    let lab = Lab::new().stdio("a", json!({ "ignores_eof": true }));
+    let took = lab.serve_all("").await.stop().await;
+    eprintln!("F-23: {took:?}");
+    assert!((Duration::from_secs(2)..Duration::from_millis(2_500)).contains(&took), "{took:?}");
+    assert_eq!(survivors(&lab), [0; 0]);
+}
+
+#[tokio::test]
+async fn f24_a_child_that_ignores_signals_is_gone_after_five_seconds() {
+    let _turn = beside_others().await;
+    let script = json!({ "ignores_eof": true, "start": { "descendants": ["child", "orphan"] } });
+    let lab = Lab::new().stubborn("a", script.clone()).stubborn("b", script);
+    let weir = lab.serve_all("").await;
+    until("all have begun", || lab.evils().iter().all(|evil| evil.processes().len() == 3)).await;
+    let took = weir.stop().await;
+    eprintln!("F-24: {took:?}");
+    assert!((Duration::from_secs(5)..Duration::from_millis(5_500)).contains(&took), "{took:?}");
+    assert_eq!(survivors(&lab), [0; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f25_what_a_child_has_started_ends_with_it() {
+    let _turn = beside_others().await;
+    let (rounds, upstreams) = if by_night() { (10, 100) } else { (4, 25) };
+    for round in 0..rounds {
+        let mut lab = Lab::new();
+        for number in 0..upstreams {
+            let script = json!({ "start": { "descendants": ["child", "orphan"] } });
+            lab = lab.stdio(&format!("u{number}"), script);
+        }
+        let weir = lab.serve_all(QUICK).await;
+        until("all have begun", || lab.evils().iter().all(|evil| evil.processes().len() == 3))
+            .await;
+        let first: Vec<_> = lab.evils().iter().flat_map(|evil| evil.processes()).collect();
+        // Half of the rounds end with Weir, half with the child.
+        if round % 2 == 0 {
+            weir.stop().await;
+            assert_eq!(survivors(&lab), [0; 0]);
+        } else {
+            let calls = lab.evils().iter().map(|evil| weir.call(&evil.name, json!({ "exit": 1 })));
+            join_all(calls).await;
+            until("nobody of the first lives is left", || {
+                !first.iter().any(|process| runs(*process))
+            })
+            .await;
+            weir.stop().await;
+            assert_eq!(survivors(&lab), [0; 0]);
+        }
+    }
+}
+
+// === F-28 to F-34, F-36: pipes ===
+
+#[tokio::test]
+async fn f28_a_child_that_never_reads_costs_its_own_calls_only() {
+    let _turn = beside_others().await;
+    let mut lab = Lab::new().stdio("deaf", json!({})).stdio("fine", json!({}));
+    lab.evil_mut("deaf").extra = "limits.concurrency = 4\ntimeouts.call = \"2s\"".into();
+    let weir = lab.serve_all("").await;
+    let (first, ()) = tokio::join!(weir.call("deaf", json!({ "deaf": true })), async {
+        until("it has gone deaf", || !lab.evil("deaf").executions().is_empty()).await;
+        // Larger than the pipe, and more of them than may be under way.
+        let large = json!({ "text": "x".repeat(100_000) });
+        let calls = join_all((0..12).map(|_| weir.call("deaf", large.clone())));
+        let others = join_all((0..12).map(|_| weir.call("fine", json!({}))));
+        let (calls, others) = tokio::join!(calls, others);
+        for (outcome, took) in calls {
+            assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
+            // Its turn comes within a second, and its time is over after two.
+            assert!(
+                took < Duration::from_millis(if cfg!(debug_assertions) { 6_000 } else { 3_500 })
+            );
+        }
+        let slowest = others.iter().map(|(_, took)| *took).max().unwrap();
+        assert!(others.iter().all(|(outcome, _)| outcome.is_result()));
+        eprintln!("F-28: slowest call to the other {slowest:?}");
+        assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    });
+    assert!(!first.0.is_result());
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f29_lines_that_are_no_messages_are_skipped() {
+    let _turn = beside_others().await;
+    let lab = Lab::new().stdio("chatty", json!({}));
+    let weir = lab.serve_all("").await;
+    let banner = vec!["Server listening on stdio", "", "  ", "[info] request", "{}", "[]", "null"];
+    for _ in 0..20 {
+        let (outcome, _) = weir.call("chatty", json!({ "before": banner, "after": banner })).await;
+        assert!(outcome.is_result(), "{outcome:?}");
+    }
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f30_bytes_that_are_no_text_are_skipped_and_others_untouched() {
+    let _turn = beside_others().await;
+    let lab = Lab::new().stdio("a", json!({}));
+    let weir = lab.serve_all("").await;
+    let right = r#"{"jsonrpc":"2.0","id":$ID,"result":{"content":[]}}"#;
+    // Not UTF-8, a NUL, a byte-order mark, half a surrogate in UTF-8, a surrogate alone in JSON, carriage returns.
+    let lone = r#"{"jsonrpc":"2.0","method":"x\ud800"}"#;
+    let lone: String = lone.bytes().map(|byte| format!("{byte:02x}")).collect();
+    for hex in ["fffe80", "00", "efbbbf7b7d", "eda080", "0d0d", &lone, "7b22ff227d"] {
+        let slow = json!({ "delay_ms": 50 });
+        let fault = json!({ "hex": hex, "after": [right] });
+        let (outcome, other) = tokio::join!(weir.call("a", fault), weir.call("a", slow));
+        assert!(outcome.0.is_result(), "{hex}: {:?}", outcome.0);
+        assert!(other.0.is_result(), "{hex}: {:?}", other.0);
+    }
+    assert_eq!(lab.evil("a").processes().len(), 1, "it was not started again");
+    weir.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f31_a_line_without_an_end_is_not_kept() {
+    let _turn = alone().await;
+    let bytes: u64 = if by_night() { 1 << 30 } else { 128 << 20 };
+    let lab = Lab::new().stdio("a", json!({}));
+    let weir = lab.serve_all("[defaults]\nlimits.max_message = \"1MiB\"\n").await;
+    weir.call("a", json!({ "filler_bytes": 4 << 20 })).await;
+    let before = weir.occupied().resident_bytes;
+    let (outcome, took) = weir.call("a", json!({ "filler_bytes": bytes })).await;
+    assert!(outcome.is_result(), "{outcome:?}");
+    let more = weir.occupied().resident_bytes.saturating_sub(before);
+    eprintln!("F-31: {bytes} bytes in {took:?}, {more} bytes more");
+    assert!(more <= 16 << 20, "{more} bytes more");
+    // One that says whose it is ends its call, long before its time is over.
+    let long =
+        format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"x":"{}"}}}}"#, "x".repeat(1 << 20));
+    let (outcome, took) = weir.call("a", json!({ "text": long })).await;
+    assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(weir.call("a", json!({})).await.0.is_result());
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f32_however_a_line_is_cut_it_is_one_message() {
+    let _turn = beside_others().await;
+    let lab = Lab::new().stdio("a", json!({}));
+    let weir = lab.serve_all("").await;
+    for piece in 1..40 {
+        let noise = ["\r", "", r#"{"jsonrpc":"2.0","method":"notifications/x"}"#];
+        let fault = json!({ "piece": piece, "before": noise, "after": noise });
+        let (outcome, _) = weir.call("a", fault).await;
+        assert_eq!(outcome.result()["content"][0]["text"], "a:1", "pieces of {piece}");
+    }
+    // Half a message, and the end.
+    let (outcome, _) = weir.call("a", json!({ "cut": 20 })).await;
+    assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f33_what_cannot_be_started_is_told_and_tried_with_pauses() {
+    let _turn = beside_others().await;
+    let lab = Lab::new().stdio("fine", json!({}));
+    std::fs::write(lab.folder().join("text"), "not a program").unwrap();
+    let config = "[upstreams.missing]\ncommand = \"/nowhere/at-all\"\n\
+        [upstreams.text]\ncommand = \"./text\"\n\
+        [upstreams.lost]\ncommand = \"true\"\ncwd = \"nowhere\"\n";
+    let weir = lab.serve_all(config).await;
+    assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
+    let told = |upstream: &str| {
+        let log = weir.log();
+        let about = format!("\"upstream\":\"{upstream}\"");
+        log.iter().filter(|line| line.contains(&about) && line.contains("WARN")).count()
+    };
+    for upstream in ["missing", "text", "lost"] {
+        until("it is told", || told(upstream) > 0).await;
+    }
+    assert!(weir.call("fine", json!({})).await.0.is_result());
+    let log = weir.log();
+    weir.stop().await;
+    assert!(log.len() < 40, "{}", log.join("\n"));
+}
+
+#[tokio::test]
+async fn f34_a_slow_start_keeps_nobody_waiting() {
+    let _turn = beside_others().await;
+    let lab = Lab::new()
+        .stdio("slow", json!({ "start": { "delay_ms": 4_000 } }))
+        .stdio("fine", json!({}));
+    let weir = lab.serve("").await;
+    assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
+    // The first list of all waits two seconds for those that are starting.
+    weir.lists("fine").await;
+    let mut client = weir.client(Revision::MODERN).await;
+    let begin = Instant::now();
+    assert_eq!(client.tools().await, ["fine__call"]);
+    assert!(begin.elapsed() < Duration::from_millis(250), "{:?}", begin.elapsed());
+    weir.lists("slow").await;
+    weir.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f36_answers_to_what_was_never_asked_are_dropped() {
+    let _turn = alone().await;
+    let lab = Lab::new().stdio("mad", json!({})).stdio("fine", json!({}));
+    let weir = lab.serve_all("").await;
+    let answer = r#"{"jsonrpc":"2.0","id":4000000000,"result":{"content":[]}}"#;
+    let before = weir.occupied().resident_bytes;
+    lab.evil("mad").script(json!({ "storm": { "text": answer, "per_second": 100_000 } }));
+    let (begin, busy) = (Instant::now(), weir.busy());
+    let ledger = Ledger::default();
+    let mut client = weir.client(Revision::MODERN).await;
+    while begin.elapsed() < Duration::from_secs(2) {
+        assert!(ledger.call(&mut client, "fine", None).await.is_result());
+    }
+    let busy = (weir.busy() - busy).as_secs_f64() / begin.elapsed().as_secs_f64();
+    let more = weir.occupied().resident_bytes.saturating_sub(before);
+    let fine = &ledger.settle(lab.evils())["fine"];
+    eprintln!("F-36: {busy:.2} of a processor, {more} bytes more; the other {fine:?}");
+    assert!(more <= 4 << 20, "{more} bytes more");
+    lab.evil("mad").script(json!({}));
+    weir.stop().await;
+}

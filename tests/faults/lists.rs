@@ -1,0 +1,246 @@
+//! Lists that go round in circles, have no end, or are said to change all the time (C4).
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::lab::client::Revision;
+use crate::lab::weir::Weir;
+use crate::lab::{Lab, alone, beside_others, by_night, until};
+
+const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+
+/// A server in each era, over each wire.
+async fn fleet(script: &Value) -> Lab {
+    let with = |more: Value| {
+        let mut script = script.clone();
+        script.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        script
+    };
+    let lab = Lab::new().stdio("lines", with(json!({})));
+    let lab = lab.stdio("modern-lines", with(json!({ "revision": "2026-07-28" })));
+    let lab = lab.http("legacy", with(json!({}))).await;
+    let lab = lab.http("modern", with(json!({ "revision": "2026-07-28" }))).await;
+    lab.http("pair", with(json!({ "pair": true, "revision": "2024-11-05" }))).await
+}
+
+/// The tools of one upstream, by their own names.
+async fn tools_of(weir: &Weir, upstream: &str) -> Vec<String> {
+    let tools = weir.client(Revision::MODERN).await.tools().await;
+    let own = tools.iter().filter_map(|name| name.strip_prefix(&format!("{upstream}__")));
+    own.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn f40_f43_a_list_that_goes_round_in_circles_ends_after_three_pages_without_news() {
+    let _turn = beside_others().await;
+    for walk in ["loop", "empty_for_ever"] {
+        let lab = fleet(&json!({ "walk": walk })).await;
+        let weir = lab.serve_all("").await;
+        for evil in lab.evils() {
+            assert_eq!(tools_of(&weir, &evil.name).await, ["call", "t1", "t2"], "{walk}");
+            let asked = evil.times("tools/list");
+            assert!(asked <= 4, "{walk}, {}: {asked} pages", evil.name);
+        }
+        weir.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f41_a_list_without_an_end_ends_by_its_bounds() {
+    let _turn = alone().await;
+    let lab = Lab::new().stdio("endless", json!({ "walk": "endless" })).stdio("fine", json!({}));
+    let weir = lab.serve("").await;
+    weir.lists("fine").await;
+    let took = weir.lists("endless").await;
+    let tools = tools_of(&weir, "endless").await;
+    let (pages, resident) =
+        (lab.evil("endless").times("tools/list"), weir.occupied().resident_bytes);
+    eprintln!(
+        "F-41: {} items of {pages} pages in {took:?}, {resident} bytes resident",
+        tools.len()
+    );
+    assert!(tools.len() <= 10_000 && pages <= 100, "{} items, {pages} pages", tools.len());
+    assert!(took < Duration::from_secs(11), "{took:?}");
+    assert!(resident < 128 << 20, "{resident}");
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f42_f43_f44_a_cursor_is_nobodys_business_but_its_servers() {
+    let _turn = beside_others().await;
+    let lab = fleet(&json!({ "walk": "odd" })).await;
+    let weir = lab.serve_all("").await;
+    for evil in lab.evils() {
+        let expected = ["call", "t1", "t2", "t3", "t4", "t5", "t6", "t7"];
+        assert_eq!(tools_of(&weir, &evil.name).await, expected, "{}", evil.name);
+    }
+    weir.stop().await;
+
+    let lab = fleet(&json!({ "walk": "same_cursor" })).await;
+    let weir = lab.serve_all("").await;
+    for evil in lab.evils() {
+        assert_eq!(tools_of(&weir, &evil.name).await.len(), 11, "{}", evil.name);
+    }
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f45_a_cursor_that_is_refused_begins_the_walk_again_once() {
+    let _turn = beside_others().await;
+    let lab = fleet(&json!({ "walk": "refused_once" })).await;
+    let weir = lab.serve_all("").await;
+    for evil in lab.evils() {
+        assert_eq!(tools_of(&weir, &evil.name).await, ["call", "t1"], "{}", evil.name);
+        assert_eq!(evil.times("tools/list"), 4, "{}", evil.name);
+    }
+    weir.stop().await;
+
+    // Refused again and again, what was listed before stays.
+    let lab = fleet(&json!({})).await;
+    let weir = lab.serve_all("").await;
+    for evil in lab.evils() {
+        let script = std::fs::read(lab.folder().join(&evil.name).join("script.json")).unwrap();
+        let mut script: Value = serde_json::from_slice(&script).unwrap();
+        script["walk"] = "refused".into();
+        script["storm"] = json!({ "text": CHANGED, "per_second": 100 });
+        evil.script(script);
+    }
+    for evil in lab.evils().iter().filter(|evil| !evil.name.contains("modern")) {
+        until("it is walked twice", || evil.times("tools/list") >= 5).await;
+        assert_eq!(tools_of(&weir, &evil.name).await, ["call"], "{}", evil.name);
+    }
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f47_of_a_name_that_comes_twice_the_first_counts() {
+    let _turn = beside_others().await;
+    let lab = fleet(&json!({ "walk": "twice" })).await;
+    let weir = lab.serve_all("").await;
+    let list = weir.client(Revision::MODERN).await.request("tools/list", json!({})).await.result();
+    let tools = list["tools"].as_array().unwrap();
+    assert_eq!(tools.len(), 4 * lab.evils().len());
+    assert!(tools.iter().all(|tool| tool["title"] == "first"), "{list}");
+    weir.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f48_f49_a_storm_of_notices_costs_a_list_a_second_and_its_last_change_is_seen_soon() {
+    let _turn = alone().await;
+    let seconds = if by_night() { 60 } else { 4 };
+    let lab = fleet(&json!({})).await;
+    let weir = lab.serve_all("").await;
+    let storming: Vec<_> =
+        lab.evils().iter().filter(|evil| !evil.name.contains("modern")).collect();
+    let script = |evil: &crate::lab::evil::Evil, more: Value| {
+        let mut script = json!({});
+        if evil.name == "pair" {
+            script = json!({ "pair": true, "revision": "2024-11-05" });
+        }
+        script.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        evil.script(script);
+    };
+    let storm = json!({ "text": CHANGED, "per_second": 10_000 });
+    // Nothing changes, and nobody is told anything.
+    let listening = weir.listening().await;
+    let before: Vec<_> = storming.iter().map(|evil| evil.times("tools/list")).collect();
+    storming.iter().for_each(|evil| script(evil, json!({ "storm": storm })));
+    let (begin, busy) = (Instant::now(), weir.busy());
+    while begin.elapsed() < Duration::from_secs(seconds) {
+        assert!(weir.call("modern", json!({})).await.0.is_result());
+    }
+    let busy = (weir.busy() - busy).as_secs_f64() / begin.elapsed().as_secs_f64();
+    let mut read = Vec::new();
+    for (evil, before) in storming.iter().zip(before) {
+        read.push(evil.times("tools/list") - before);
+    }
+    assert_eq!(listening.changes(), 0, "nothing has changed");
+    assert!(read.iter().all(|read| *read as u64 <= 2 + seconds), "{read:?} in {seconds} s");
+    // In the middle of it all there is a change, and then silence.
+    storming.iter().for_each(|evil| script(evil, json!({ "more_tools": 3 })));
+    let begin = Instant::now();
+    for evil in &storming {
+        while tools_of(&weir, &evil.name).await.len() != 4 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the last change of {}", evil.name);
+            script(evil, json!({ "more_tools": 3, "storm": storm }));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    let seen = begin.elapsed();
+    until("they are told", || listening.changes() > 0).await;
+    eprintln!(
+        "F-48: {read:?} lists in {seconds} s, {busy:.2} of a processor, the change seen after {seen:?}, told {} times",
+        listening.changes()
+    );
+    assert!(listening.changes() <= 2 + usize::try_from(seen.as_secs()).unwrap());
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f50_a_server_that_announces_a_change_with_every_list_is_not_listed_for_ever() {
+    let _turn = beside_others().await;
+    let lab = fleet(&json!({ "restless": true })).await;
+    let weir = lab.serve_all("").await;
+    let begin = Instant::now();
+    let seconds = if by_night() { 600 } else { 5 };
+    let mut client = weir.client(Revision::MODERN).await;
+    while begin.elapsed() < Duration::from_secs(seconds) {
+        client.tools().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let listed: Vec<_> = lab.evils().iter().map(|evil| evil.times("tools/list")).collect();
+    eprintln!("F-50: {listed:?} lists in {seconds} s");
+    let most = if by_night() { 20 } else { 8 };
+    assert!(listed.iter().all(|listed| *listed <= most), "{listed:?}");
+    weir.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f51_all_who_listen_are_told_of_a_change() {
+    let _turn = alone().await;
+    let listeners = if by_night() { 100 } else { 30 };
+    let lab = Lab::new().stdio("a", json!({}));
+    let weir = lab.serve_all("").await;
+    let mut listening = Vec::new();
+    for _ in 0..listeners {
+        listening.push(weir.listening().await);
+    }
+    lab.evil("a")
+        .script(json!({ "more_tools": 1, "storm": { "text": CHANGED, "per_second": 100 } }));
+    let took = until("all are told", || listening.iter().all(|it| it.changes() > 0)).await;
+    eprintln!("F-51: {listeners} listeners told within {took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    weir.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f52_long_lists_of_many_upstreams_are_walked_quickly() {
+    let _turn = alone().await;
+    let each = if by_night() { 10_000 } else { 1_000 };
+    let mut lab = Lab::new();
+    for number in 0..10 {
+        lab = lab.stdio(&format!("u{number}"), json!({ "more_tools": each - 1 }));
+    }
+    let calm = weir_without_upstreams().await;
+    let weir = lab.serve_all("[protocol]\npage_size = 1000\n").await;
+    let mut client = weir.client(Revision::MODERN).await;
+    let begin = Instant::now();
+    let tools = client.tools().await;
+    let took = begin.elapsed();
+    let bytes = tools.len() as u64 * 70;
+    let more = weir.occupied().resident_bytes.saturating_sub(calm);
+    eprintln!("F-52: {} tools in {took:?}, {more} bytes for {bytes} bytes of JSON", tools.len());
+    assert_eq!(tools.len(), 10 * each);
+    assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 6 } else { 2 }), "{took:?}");
+    weir.stop().await;
+}
+
+/// What the program occupies by itself.
+async fn weir_without_upstreams() -> u64 {
+    let lab = Lab::new().stdio("only", json!({}));
+    let weir = lab.serve_all("").await;
+    let resident = weir.occupied().resident_bytes;
+    weir.stop().await;
+    resident
+}

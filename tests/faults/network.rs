@@ -1,0 +1,338 @@
+//! Servers on the network that are down, slow, break off, or say something else (C1).
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use crate::lab::client::{Outcome, Revision};
+use crate::lab::ledger::Ledger;
+use crate::lab::{Lab, alone, beside_others, by_night, until};
+
+/// A port at which nobody listens.
+fn nobody() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// Revisions of a server, one of each era.
+const ERAS: [&str; 2] = ["2025-11-25", "2026-07-28"];
+
+#[tokio::test]
+async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
+    let _turn = beside_others().await;
+    let mut lab = Lab::new();
+    for number in 0..8 {
+        lab = lab.http(&format!("u{number}"), json!({ "revision": ERAS[number % 2] })).await;
+    }
+    let config = format!(
+        "[upstreams.refused]\nurl = \"http://{}/mcp\"\n[upstreams.unknown]\nurl = \"http://nowhere.invalid/mcp\"\n",
+        nobody()
+    );
+    let weir = lab.serve(&config).await;
+    assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
+    let mut client = weir.client(Revision::MODERN).await;
+    let begin = Instant::now();
+    let list = client.request("tools/list", json!({})).await.result();
+    let first = begin.elapsed();
+    assert_eq!(list["tools"].as_array().unwrap().len(), 8);
+    assert_eq!(list["_meta"]["weir/partial"], json!(["refused", "unknown"]));
+    let begin = Instant::now();
+    assert_eq!(client.tools().await.len(), 8);
+    eprintln!("F-01: ready in {:?}, first list {first:?}, next {:?}", weir.took, begin.elapsed());
+    // The first list of all waits for those that are starting.
+    assert!(first < Duration::from_millis(2_500) && begin.elapsed() < Duration::from_millis(250));
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f02_with_all_down_lists_are_empty_and_calls_end_at_once() {
+    let _turn = beside_others().await;
+    let tables =
+        (0..10).map(|number| format!("[upstreams.u{number}]\nurl = \"http://{}/mcp\"\n", nobody()));
+    let lab = Lab::new();
+    let weir = lab.serve(&tables.collect::<String>()).await;
+    assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
+    let mut client = weir.client(Revision::MODERN).await;
+    let list = client.request("tools/list", json!({})).await.result();
+    assert_eq!(list["tools"], json!([]));
+    assert_eq!(list["_meta"]["weir/partial"].as_array().unwrap().len(), 10);
+    let begin = Instant::now();
+    let outcome = client.call("u1", json!({})).await;
+    assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
+    assert!(begin.elapsed() < Duration::from_millis(50), "{:?}", begin.elapsed());
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f03_a_slow_server_is_waited_for_by_its_own_callers() {
+    let _turn = beside_others().await;
+    let slow = json!({ "delay_ms": 2_000 });
+    let script = json!({ "on": { "tools/call": slow, "tools/list": slow } });
+    let lab = Lab::new().http("slow", script).await.http("fine", json!({})).await;
+    let weir = lab.serve("").await;
+    let mut client = weir.client(Revision::LEGACY).await;
+    let begin = Instant::now();
+    client.tools().await;
+    assert!(begin.elapsed() < Duration::from_millis(2_200), "a list: {:?}", begin.elapsed());
+    weir.lists("slow").await;
+    let ((late, took), others) = tokio::join!(
+        weir.call("slow", json!({ "delay_ms": 2_000 })),
+        join_all((0..20).map(|_| weir.call("fine", json!({})))),
+    );
+    assert!(late.is_result() && took >= Duration::from_secs(2), "{late:?} after {took:?}");
+    let slowest = others.iter().map(|(_, took)| *took).max().unwrap();
+    assert!(others.iter().all(|(outcome, _)| outcome.is_result()));
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    let begin = Instant::now();
+    client.tools().await;
+    assert!(begin.elapsed() < Duration::from_millis(250), "{:?}", begin.elapsed());
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f04_a_list_that_is_never_answered_is_left_out() {
+    let _turn = beside_others().await;
+    for revision in ERAS {
+        let script = json!({ "revision": revision, "on": { "tools/list": { "never": true } } });
+        let lab = Lab::new().http("hung", script).await.http("fine", json!({})).await;
+        let weir = lab.serve("[defaults]\ntimeouts.list = \"3s\"\n").await;
+        let mut client = weir.client(Revision::MODERN).await;
+        let begin = Instant::now();
+        assert_eq!(client.tools().await, ["fine__call"]);
+        let first = begin.elapsed();
+        let begin = Instant::now();
+        assert_eq!(client.tools().await, ["fine__call"]);
+        eprintln!("F-04: {revision}: first list {first:?}, next {:?}", begin.elapsed());
+        assert!(first < Duration::from_secs(6), "{first:?}");
+        assert!(begin.elapsed() < Duration::from_millis(250), "{:?}", begin.elapsed());
+        weir.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn f06_a_stream_that_hangs_after_progress_ends_its_call_in_time() {
+    let _turn = beside_others().await;
+    for revision in ERAS {
+        let mut lab = Lab::new().http("a", json!({ "revision": revision })).await;
+        lab.evil_mut("a").extra = "timeouts.call = \"1s\"".into();
+        let weir = lab.serve_all("").await;
+        // Comments keep a connection, not a call.
+        for comments in [20, 100_000] {
+            let fault = json!({ "progress": 2, "comments_ms": comments });
+            let mut client = weir.client(Revision::MODERN).await;
+            let begin = Instant::now();
+            let params = json!({
+                "name": "a__call",
+                "arguments": { "nonce": "1", "fault": fault.to_string() },
+                "_meta": { "progressToken": 1 },
+            });
+            let outcome = client.request("tools/call", params).await;
+            let took = begin.elapsed();
+            assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
+            assert!(
+                (Duration::from_millis(950)..Duration::from_secs(2)).contains(&took),
+                "{took:?}"
+            );
+        }
+        until("it was told", || {
+            lab.evil("a").times("hang-up") + lab.evil("a").times("notifications/cancelled") > 0
+        })
+        .await;
+        weir.stop().await;
+    }
+}
+
+// === F-07, F-08: what breaks off, and what is refused ===
+
+/// The ways in which an answer may be framed.
+fn framings() -> [(&'static str, Value); 3] {
+    [
+        ("length", json!({})),
+        ("chunks", json!({ "chunked": true })),
+        ("events", json!({ "events": true })),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f07_an_answer_that_is_cut_anywhere_ends_its_call_once() {
+    let _turn = alone().await;
+    let mut lab = Lab::new();
+    for (era, revision) in ["legacy", "modern"].iter().zip(ERAS) {
+        for (framing, _) in framings() {
+            for item in ["tool", "prompt"] {
+                let name = format!("{era}-{framing}-{item}");
+                lab = lab.http(&name, json!({ "revision": revision })).await;
+            }
+        }
+    }
+    let weir = lab.serve_all("").await;
+    let ledger = Ledger::default();
+    let sweeps = join_all(lab.evils().iter().map(|evil| sweep(&weir, &ledger, &evil.name))).await;
+    let accounts = ledger.settle(lab.evils());
+    let cuts: usize = sweeps.iter().map(|(cuts, _)| cuts).sum();
+    let slowest = sweeps.iter().map(|(_, took)| *took).max().unwrap();
+    let broken: usize = accounts.values().map(|account| account.failures()).sum();
+    eprintln!("F-07: {cuts} cuts of 12 exchanges, {broken} errors, slowest {slowest:?}");
+    assert!(broken > 1_000, "most of the cuts are seen: {broken} of {cuts}");
+    // Far from any time limit; 12 at a time on two cores.
+    assert!(
+        slowest < Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 }),
+        "{slowest:?}"
+    );
+    weir.stop().await;
+}
+
+/// Cuts the answers of one server at every offset, until all of it comes through.
+async fn sweep(weir: &crate::lab::weir::Weir, ledger: &Ledger, name: &str) -> (usize, Duration) {
+    let words: Vec<_> = name.split('-').collect();
+    let framing = framings().into_iter().find(|(framing, _)| *framing == words[1]).unwrap().1;
+    let method = if words[2] == "tool" { "tools/call" } else { "prompts/get" };
+    let mut clients = [weir.client(Revision::LEGACY).await, weir.client(Revision::MODERN).await];
+    let (mut whole, mut cuts, mut slowest) = (0, 0, Duration::ZERO);
+    for cut in 0.. {
+        let resets: &[bool] = if by_night() { &[true, false] } else { &[cut % 2 == 0] };
+        for reset in resets {
+            let mut fault = framing.clone();
+            fault["cut"] = cut.into();
+            fault["reset"] = (*reset).into();
+            let client = &mut clients[cut / 2 % 2];
+            let begin = Instant::now();
+            let outcome = ledger.ask(client, method, name, Some(&fault)).await;
+            slowest = slowest.max(begin.elapsed());
+            cuts += 1;
+            if outcome.is_result() {
+                whole += 1;
+            } else {
+                assert!(matches!(outcome, Outcome::Error { .. }), "{name} at {cut}: {outcome:?}");
+                whole = 0;
+            }
+            // One that is not cut, so that the server counts as well again.
+            let outcome = ledger.ask(client, method, name, Some(&framing)).await;
+            assert!(outcome.is_result(), "{name} behind {cut}: {outcome:?}");
+        }
+        // More than what stands behind the last byte that matters.
+        if whole > 20 {
+            break;
+        }
+    }
+    (cuts, slowest)
+}
+
+#[tokio::test]
+async fn f08_every_status_with_every_body_is_an_error_of_its_kind() {
+    let _turn = beside_others().await;
+    let rpc = r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32050,"message":"no"}}"#;
+    let html = "<html><body>SECRET of a proxy</body></html>";
+    let bodies = [("application/json", rpc), ("text/html", html), ("text/html", "")];
+    let lab = Lab::new().http("legacy", json!({})).await;
+    let lab = lab.http("modern", json!({ "revision": "2026-07-28" })).await;
+    let weir =
+        lab.serve_all("[defaults]\nretry = { backoff = \"20ms\", max_backoff = \"20ms\" }\n").await;
+    let mut told = Vec::new();
+    for name in ["legacy", "modern"] {
+        for status in [500, 502, 503, 429, 401, 403, 404, 400] {
+            for (content_type, text) in bodies {
+                let fault = json!({ "status": status, "content_type": content_type, "text": text });
+                let (outcome, took) = weir.call(name, fault).await;
+                let Outcome::Error { code, message } = outcome else {
+                    panic!("{name} {status} {text}: {outcome:?}");
+                };
+                assert!(!message.contains("SECRET"), "{message}");
+                assert!(took < Duration::from_secs(2), "{name} {status}: {took:?}");
+                if text == rpc && code != -32050 {
+                    told.push(format!("{name} {status} {code}"));
+                }
+                if text != rpc {
+                    assert!([5030, -32603].contains(&code), "{name} {status}: {code} {message}");
+                }
+                while !weir.call(name, json!({})).await.0.is_result() {}
+            }
+        }
+    }
+    eprintln!("F-08: 48 cells; an error object is passed on, but for {told:?}");
+    weir.stop().await;
+}
+
+// === F-09, F-13: coming and going ===
+
+#[tokio::test]
+async fn f09_who_comes_and_goes_is_not_run_after_and_its_clients_hear_nothing() {
+    let _turn = beside_others().await;
+    let turns = if by_night() { 60 } else { 2 };
+    let mut lab = Lab::new().http("a", json!({})).await.http("fine", json!({})).await;
+    let weir = lab.serve_all("").await;
+    let listening = weir.listening().await;
+    let begin = Instant::now();
+    for _ in 0..turns {
+        lab.evil_mut("a").kill().await;
+        let down = Instant::now();
+        while down.elapsed() < Duration::from_secs(1) {
+            let (outcome, took) = weir.call("a", json!({})).await;
+            assert!(
+                !outcome.is_result() && took < Duration::from_secs(2),
+                "{outcome:?} in {took:?}"
+            );
+            assert!(weir.call("fine", json!({})).await.0.is_result());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        lab.evil_mut("a").start().await;
+        let up = Instant::now();
+        while up.elapsed() < Duration::from_secs(1) {
+            weir.call("a", json!({})).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    let opened = lab.evil("a").times("initialize");
+    eprintln!(
+        "F-09: {turns} times down in {:?}, {opened} handshakes, {} notices",
+        begin.elapsed(),
+        listening.changes()
+    );
+    // For each time that it was up one for the kept connection, and one for its callers'.
+    assert!(opened <= 2 * (turns + 1), "{opened} handshakes");
+    assert_eq!(listening.changes(), 0, "what is listed has not changed");
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f13_who_is_back_is_asked_again_within_five_seconds() {
+    let _turn = beside_others().await;
+    let mut lab =
+        Lab::new().http("a", json!({})).await.http("b", json!({ "revision": "2026-07-28" })).await;
+    let weir = lab.serve_all("").await;
+    for name in ["a", "b"] {
+        lab.evil_mut(name).kill().await;
+        let down = Instant::now();
+        while down.elapsed() < Duration::from_secs(3) {
+            assert!(!weir.call(name, json!({})).await.0.is_result());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let connected = lab.evil(name).times("connect");
+        lab.evil_mut(name).start().await;
+        let begin = Instant::now();
+        while !weir.call(name, json!({})).await.0.is_result() {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let took = begin.elapsed();
+        let connections = lab.evil(name).times("connect") - connected;
+        eprintln!("F-13: {name} is back after {took:?}, {connections} connections");
+        assert!(took < Duration::from_millis(5_500), "{took:?}");
+        assert!(connections <= 5, "no herd of them: {connections}");
+    }
+    weir.stop().await;
+}
+
+#[tokio::test]
+async fn f15_garbage_upon_the_first_question_leads_to_the_other_era_once() {
+    let _turn = beside_others().await;
+    let garbage = json!({ "server/discover": { "text": "{\"jsonrpc\":\"2.0\",\"id\":$ID,\"result\":[1,2]}" } });
+    let lab = Lab::new().http("a", json!({ "on": garbage })).await;
+    let weir = lab.serve_all("").await;
+    assert!(weir.call("a", json!({})).await.0.is_result());
+    let evil = lab.evil("a");
+    // The second handshake is that of the call's own session.
+    assert_eq!((evil.times("server/discover"), evil.times("initialize")), (1, 2));
+    weir.stop().await;
+}

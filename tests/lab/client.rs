@@ -1,0 +1,397 @@
+//! One client of either era, over HTTP or stdio, that asks one thing at a time and looks at all that comes back.
+//!
+//! Every client counts its ids from 1, so those of different clients are the same on purpose.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{Connection, SendRequest, handshake};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio_util::task::TaskTracker;
+
+use super::PATIENCE;
+
+/// What a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Revision(&'static str);
+
+impl Revision {
+    pub(crate) const MODERN: Self = Self("2026-07-28");
+    pub(crate) const LEGACY: Self = Self("2025-11-25");
+    pub(crate) const ALL: [Self; 5] =
+        [Self("2024-11-05"), Self("2025-03-26"), Self("2025-06-18"), Self::LEGACY, Self::MODERN];
+
+    pub(crate) fn is_modern(self) -> bool {
+        self == Self::MODERN
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Outcome {
+    Result(Value),
+    /// An error of JSON-RPC's.
+    Error {
+        code: i64,
+        message: String,
+    },
+    /// There was no answer, and the client was told: its connection ended, or an HTTP status came alone.
+    Broken(String),
+}
+
+impl Outcome {
+    pub(crate) fn result(self) -> Value {
+        match self {
+            Self::Result(result) => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn is_result(&self) -> bool {
+        matches!(self, Self::Result(_))
+    }
+
+    /// The code of an error; 0 for anything else.
+    pub(crate) fn code(&self) -> i64 {
+        match self {
+            Self::Error { code, .. } => *code,
+            _ => 0,
+        }
+    }
+}
+
+pub(crate) struct Client {
+    pub(crate) revision: Revision,
+    wire: Wire,
+    next_id: u64,
+}
+
+enum Wire {
+    Http {
+        address: String,
+        key: Option<String>,
+        session: Option<String>,
+        connection: Option<SendRequest<Full<Bytes>>>,
+        tasks: TaskTracker,
+    },
+    Stdio {
+        child: Box<Child>,
+        input: ChildStdin,
+        output: Lines<BufReader<ChildStdout>>,
+    },
+}
+
+impl Client {
+    /// Over HTTP; a legacy one has a session.
+    pub(crate) async fn http(address: &str, revision: Revision, key: Option<&str>) -> Self {
+        let wire = Wire::Http {
+            address: address.to_owned(),
+            key: key.map(str::to_owned),
+            session: None,
+            connection: None,
+            tasks: TaskTracker::new(),
+        };
+        Self { revision, wire, next_id: 1 }.begun().await
+    }
+
+    /// Through `weir stdio` on the configuration of a folder.
+    pub(crate) async fn stdio(folder: &Path, revision: Revision) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(["stdio", "--config", "weir.toml"]).current_dir(folder);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = Box::new(command.kill_on_drop(true).spawn().expect("it starts"));
+        let input = child.stdin.take().expect("a pipe");
+        let output = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        Self { revision, wire: Wire::Stdio { child, input, output }, next_id: 1 }.begun().await
+    }
+
+    async fn begun(mut self) -> Self {
+        if !self.revision.is_modern() {
+            let hello = json!({
+                "protocolVersion": self.revision.as_str(),
+                "capabilities": {},
+                "clientInfo": { "name": "load", "version": "1" },
+            });
+            let outcome = self.request("initialize", hello).await;
+            assert!(outcome.is_result(), "{outcome:?}");
+            self.notify("notifications/initialized").await;
+        }
+        self
+    }
+
+    async fn notify(&mut self, method: &str) {
+        let message = json!({ "jsonrpc": "2.0", "method": method }).to_string();
+        match &mut self.wire {
+            Wire::Http { .. } => _ = self.post(message, None).await.expect("it is taken"),
+            Wire::Stdio { input, .. } => {
+                input.write_all(format!("{message}\n").as_bytes()).await.expect("written");
+            }
+        }
+    }
+
+    /// Asks, and waits for the end. An answer that is not the one to this request fails the test, and so
+    /// does a second one.
+    pub(crate) async fn request(&mut self, method: &str, mut params: Value) -> Outcome {
+        let id = self.next_id;
+        self.next_id += 1;
+        if self.revision.is_modern() {
+            let meta = &mut params["_meta"];
+            meta["io.modelcontextprotocol/protocolVersion"] = self.revision.as_str().into();
+            meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+        }
+        let name = params["name"].as_str().or(params["uri"].as_str()).map(str::to_owned);
+        let mut message = json!({ "jsonrpc": "2.0", "id": id, "method": method });
+        message["params"] = params;
+        let text = message.to_string();
+        let asked = async {
+            match &self.wire {
+                Wire::Http { .. } => self.ask_over_http(id, method, name, text).await,
+                Wire::Stdio { .. } => self.ask_over_stdio(id, text).await,
+            }
+        };
+        let ended = tokio::time::timeout(PATIENCE, asked).await;
+        ended.unwrap_or_else(|_| panic!("{method} {message} has not ended"))
+    }
+
+    async fn ask_over_http(
+        &mut self,
+        id: u64,
+        method: &str,
+        name: Option<String>,
+        text: String,
+    ) -> Outcome {
+        let (status, is_stream, body) = match self.post(text, Some((method, name))).await {
+            Ok(response) => response,
+            Err(error) => return Outcome::Broken(error),
+        };
+        let messages: Vec<Value> = if is_stream {
+            let data = body.lines().filter_map(|line| line.strip_prefix("data:"));
+            let filled = data.map(str::trim).filter(|data| !data.is_empty());
+            filled.filter_map(|data| serde_json::from_str(data).ok()).collect()
+        } else {
+            serde_json::from_str(&body).into_iter().collect()
+        };
+        let answers: Vec<_> =
+            messages.into_iter().filter(|message| message.get("method").is_none()).collect();
+        match &answers[..] {
+            [] => Outcome::Broken(format!("{status} {body}")),
+            [answer] => outcome(id, answer),
+            more => panic!("{id} is answered more than once: {more:?}"),
+        }
+    }
+
+    async fn ask_over_stdio(&mut self, id: u64, text: String) -> Outcome {
+        let Wire::Stdio { input, output, .. } = &mut self.wire else { unreachable!("see request") };
+        if let Err(error) = input.write_all(format!("{text}\n").as_bytes()).await {
+            return Outcome::Broken(error.to_string());
+        }
+        loop {
+            let line = match output.next_line().await {
+                Ok(Some(line)) => line,
+                end => return Outcome::Broken(format!("{end:?}")),
+            };
+            let message: Value = serde_json::from_str(&line).expect("a message");
+            if message.get("method").is_none() {
+                return outcome(id, &message);
+            }
+        }
+    }
+
+    /// Posts a message: the status, whether the body is an event stream, and the body as far as it came.
+    async fn post(
+        &mut self,
+        message: String,
+        about: Option<(&str, Option<String>)>,
+    ) -> Result<(StatusCode, bool, String), String> {
+        let Wire::Http { address, key, session, connection, tasks } = &mut self.wire else {
+            unreachable!("only HTTP posts")
+        };
+        let mut request = Request::post("/mcp")
+            .header("Host", &*address)
+            .header("Content-Type", "application/json")
+            .header("Accept", "application/json, text/event-stream");
+        if let Some(key) = key {
+            request = request.header("Authorization", format!("Bearer {key}"));
+        }
+        if let Some(session) = session {
+            request = request.header("Mcp-Session-Id", &*session);
+        }
+        let is_first = !self.revision.is_modern() && session.is_none();
+        if !is_first {
+            request = request.header("MCP-Protocol-Version", self.revision.as_str());
+        }
+        if let (true, Some((method, name))) = (self.revision.is_modern(), about) {
+            request = request.header("Mcp-Method", method);
+            if let Some(name) = name {
+                request = request.header("Mcp-Name", name);
+            }
+        }
+        let request = request.body(Full::new(Bytes::from(message))).expect("good headers");
+        // A connection that ended while nothing was under way is nobody's loss.
+        let mut usable = connection.take();
+        if let Some(sender) = &mut usable
+            && sender.ready().await.is_err()
+        {
+            usable = None;
+        }
+        let mut sender = match usable {
+            Some(sender) => sender,
+            None => {
+                let (sender, driver) = connect(address).await.map_err(|e| format!("{e:?}"))?;
+                tasks.spawn(driver);
+                sender
+            }
+        };
+        let response = sender.send_request(request).await.map_err(|error| format!("{error:?}"))?;
+        if let Some(id) = response.headers().get("mcp-session-id") {
+            *session = Some(id.to_str().expect("text").to_owned());
+        }
+        let status = response.status();
+        let content = response.headers().get("content-type").and_then(|it| it.to_str().ok());
+        let is_stream = content.is_some_and(|content| content.starts_with("text/event-stream"));
+        let mut body = response.into_body();
+        let mut bytes = Vec::new();
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) => bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
+                // An answer that breaks off is none.
+                Err(error) if !is_stream => return Err(format!("{error:?}")),
+                Err(_) => return Ok((status, is_stream, text(bytes))),
+            }
+        }
+        *connection = Some(sender);
+        Ok((status, is_stream, text(bytes)))
+    }
+
+    /// Calls the tool `call` of an upstream.
+    pub(crate) async fn call(&mut self, upstream: &str, arguments: Value) -> Outcome {
+        let params = json!({ "name": format!("{upstream}__call"), "arguments": arguments });
+        self.request("tools/call", params).await
+    }
+
+    /// The names of all tools, through all pages.
+    pub(crate) async fn tools(&mut self) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let params = cursor.take().map_or(json!({}), |cursor| json!({ "cursor": cursor }));
+            let page = self.request("tools/list", params).await.result();
+            let tools = page["tools"].as_array().expect("a list");
+            names.extend(tools.iter().map(|tool| tool["name"].as_str().expect("text").to_owned()));
+            match page["nextCursor"].as_str() {
+                Some(next) => cursor = Some(next.to_owned()),
+                None => return names,
+            }
+        }
+    }
+
+    /// Ends the program of a client over stdio by closing its input, and tells how long it took.
+    pub(crate) async fn leave(self) -> Duration {
+        let begin = std::time::Instant::now();
+        if let Wire::Stdio { mut child, input, .. } = self.wire {
+            drop(input);
+            let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
+            assert!(ended.expect("it ends").expect("it can be waited for").success());
+        }
+        begin.elapsed()
+    }
+}
+
+/// A modern client's open stream, which hears of changed tools.
+pub(crate) struct Listening {
+    heard: Arc<Mutex<String>>,
+    tasks: TaskTracker,
+}
+
+impl Listening {
+    /// Opens it, and waits until it is acknowledged.
+    pub(crate) async fn open(address: &str) -> Self {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": Revision::MODERN.as_str(),
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        let params = json!({ "notifications": { "toolsListChanged": true }, "_meta": meta });
+        let message =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": LISTEN, "params": params }).to_string();
+        let request = Request::post("/mcp")
+            .header("Host", address)
+            .header("Content-Type", "application/json")
+            .header("Accept", "application/json, text/event-stream")
+            .header("MCP-Protocol-Version", Revision::MODERN.as_str())
+            .header("Mcp-Method", LISTEN)
+            .body(Full::new(Bytes::from(message)))
+            .expect("good headers");
+        let (mut sender, driver) = connect(address).await.expect("it accepts");
+        let tasks = TaskTracker::new();
+        tasks.spawn(driver);
+        let response = sender.send_request(request).await.expect("it answers");
+        assert!(response.status().is_success(), "{}", response.status());
+        let heard = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&heard);
+        tasks.spawn(async move {
+            // What it was opened with has to live as long as the stream.
+            let _sender = sender;
+            let mut body = response.into_body();
+            while let Some(Ok(frame)) = body.frame().await {
+                let data = frame.into_data().unwrap_or_default();
+                kept.lock().expect("nobody panics").push_str(&String::from_utf8_lossy(&data));
+            }
+        });
+        let listening = Self { heard, tasks };
+        super::until("it is acknowledged", || listening.times("acknowledged") == 1).await;
+        listening
+    }
+
+    /// How often it has heard this.
+    pub(crate) fn times(&self, what: &str) -> usize {
+        self.heard.lock().expect("nobody panics").matches(what).count()
+    }
+
+    /// How often it was told that tools have changed.
+    pub(crate) fn changes(&self) -> usize {
+        self.times("notifications/tools/list_changed")
+    }
+}
+
+const LISTEN: &str = "subscriptions/listen";
+
+type Driver = Connection<TokioIo<TcpStream>, Full<Bytes>>;
+
+async fn connect(address: &str) -> hyper::Result<(SendRequest<Full<Bytes>>, Driver)> {
+    let stream = TcpStream::connect(address).await.expect("Weir accepts");
+    stream.set_nodelay(true).expect("a socket");
+    handshake(TokioIo::new(stream)).await
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+fn outcome(id: u64, answer: &Value) -> Outcome {
+    match answer.get("error") {
+        Some(error) => {
+            // What is refused before its id is known names none.
+            let is_ours = answer.get("id").is_none_or(|theirs| *theirs == id);
+            assert!(is_ours, "{id} is answered with {answer}");
+            let message = error["message"].as_str().expect("text").to_owned();
+            Outcome::Error { code: error["code"].as_i64().expect("a code"), message }
+        }
+        None => {
+            assert_eq!(answer["id"], id, "{id} is answered with {answer}");
+            Outcome::Result(answer.get("result").expect("a result").clone())
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Many clients of both eras that ask at a time, each in a closed loop, with chance that can be repeated.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::client::{Client, Outcome, Revision};
+use super::ledger::Ledger;
+use super::weir::Weir;
+
+/// Numbers that look random and are the same for the same seed.
+#[derive(Debug, Clone)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    pub(crate) fn one_of<'a, T>(&mut self, things: &'a [T]) -> &'a T {
+        let at = usize::try_from(self.below(things.len() as u64)).expect("a small number");
+        &things[at]
+    }
+}
+
+/// Which fault a call to this upstream brings along, if any.
+pub(crate) type Faults = dyn Fn(&mut Chance, &str) -> Option<Value> + Send + Sync;
+
+/// What is asked, and by how many.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    /// Clients; those with odd numbers are legacy, of each revision in turn.
+    pub(crate) clients: u64,
+    pub(crate) upstreams: Vec<String>,
+    /// Of a hundred requests so many are lists.
+    pub(crate) lists: u64,
+    /// The pause between two requests of a client, so that the machine is not what is measured.
+    pub(crate) pause: Duration,
+    pub(crate) seed: u64,
+    pub(crate) faults: Arc<Faults>,
+}
+
+/// A load that runs.
+pub(crate) struct Load {
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) lists: Arc<AtomicU64>,
+    stop: CancellationToken,
+    clients: Vec<JoinHandle<()>>,
+    begun: Instant,
+}
+
+impl Plan {
+    /// Calls without a fault, and lists now and then.
+    pub(crate) fn plain(clients: u64, upstreams: &[String]) -> Self {
+        Self {
+            clients,
+            upstreams: upstreams.to_vec(),
+            lists: 10,
+            pause: Duration::ZERO,
+            seed: 1,
+            faults: Arc::new(|_, _| None),
+        }
+    }
+
+    /// Begins; it goes on until it is stopped.
+    pub(crate) fn start(self, weir: &Weir) -> Load {
+        let load = Load {
+            ledger: Arc::default(),
+            lists: Arc::default(),
+            stop: CancellationToken::new(),
+            clients: Vec::new(),
+            begun: Instant::now(),
+        };
+        let tasks = TaskTracker::new();
+        let clients = (0..self.clients).map(|number| {
+            let asker = Asker {
+                plan: self.clone(),
+                number,
+                address: weir.address.clone(),
+                ledger: Arc::clone(&load.ledger),
+                lists: Arc::clone(&load.lists),
+                stop: load.stop.clone(),
+            };
+            tasks.spawn(asker.run())
+        });
+        Load { clients: clients.collect(), ..load }
+    }
+}
+
+impl Load {
+    /// Lets every client finish what it is at, and fails if one of them has failed.
+    pub(crate) async fn stop(self) -> Arc<Ledger> {
+        self.stop.cancel();
+        for client in self.clients {
+            if let Err(panic) = client.await {
+                std::panic::resume_unwind(panic.into_panic());
+            }
+        }
+        self.ledger
+    }
+
+    pub(crate) fn running(&self) -> Duration {
+        self.begun.elapsed()
+    }
+}
+
+struct Asker {
+    plan: Plan,
+    number: u64,
+    address: String,
+    ledger: Arc<Ledger>,
+    lists: Arc<AtomicU64>,
+    stop: CancellationToken,
+}
+
+impl Asker {
+    async fn run(self) {
+        let legacy = usize::try_from(self.number / 2 % 4).expect("a small number");
+        let revision = match self.number % 2 {
+            0 => Revision::MODERN,
+            _ => Revision::ALL[legacy],
+        };
+        let mut client = Client::http(&self.address, revision, None).await;
+        let mut chance = Chance::new(self.plan.seed ^ (self.number << 32));
+        while !self.stop.is_cancelled() {
+            if chance.below(100) < self.plan.lists {
+                let page = client.request("tools/list", serde_json::json!({})).await;
+                assert!(matches!(page, Outcome::Result(_)), "a list: {page:?}");
+                self.lists.fetch_add(1, Ordering::Relaxed);
+            } else {
+                let upstream = chance.one_of(&self.plan.upstreams).clone();
+                let fault = (self.plan.faults)(&mut chance, &upstream);
+                self.ledger.call(&mut client, &upstream, fault.as_ref()).await;
+            }
+            if !self.plan.pause.is_zero() {
+                self.stop.run_until_cancelled(tokio::time::sleep(self.plan.pause)).await;
+            }
+        }
+    }
+}

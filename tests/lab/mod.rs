@@ -1,0 +1,155 @@
+//! The fault laboratory: the real program between servers that misbehave on request and clients that keep account.
+//!
+//! A [`Lab`] is a folder with servers in it (`evil.rs`, the program `examples/evil_upstream`) and a configuration;
+//! [`weir::Weir`] is the program that runs on it, and what can be seen of it from outside. `client.rs` asks it, in
+//! either era, over HTTP and stdio; `ledger.rs` checks that each request ended once, with its own
+//! answer, and was executed once at most; `load.rs` lets many clients ask at a time.
+//!
+//! For any test of the real program: a file of another binary takes it in with `#[path = "../lab/mod.rs"]`.
+
+#![allow(dead_code, reason = "no binary of tests uses all of it")]
+
+pub(crate) mod client;
+pub(crate) mod evil;
+pub(crate) mod ledger;
+pub(crate) mod load;
+pub(crate) mod weir;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use evil::Evil;
+use weir::Weir;
+
+/// Generous: it only decides how long a broken test takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whoever measures time takes the machine for itself.
+static MACHINE: RwLock<()> = RwLock::const_new(());
+
+/// Lets nothing else run meanwhile.
+pub(crate) async fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().await
+}
+
+/// Runs beside others of its kind.
+pub(crate) async fn beside_others() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().await
+}
+
+/// Whether the long suites run: by night, in an optimized build.
+pub(crate) fn by_night() -> bool {
+    std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
+}
+
+/// Waits until something is so and tells how long that took.
+pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    begin.elapsed()
+}
+
+/// A folder with servers and a configuration.
+pub(crate) struct Lab {
+    folder: TempDir,
+    evils: Vec<Evil>,
+}
+
+impl Lab {
+    /// Without servers.
+    pub(crate) fn new() -> Self {
+        Self { folder: TempDir::new().expect("a folder"), evils: Vec::new() }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Adds a server that Weir is to start.
+    pub(crate) fn stdio(mut self, name: &str, script: Value) -> Self {
+        self.evils.push(Evil::stdio(self.folder.path(), name, script));
+        self
+    }
+
+    /// Adds a server that ignores SIGTERM, as does all that it starts.
+    pub(crate) fn stubborn(mut self, name: &str, script: Value) -> Self {
+        self.evils.push(Evil::stubborn(self.folder.path(), name, script));
+        self
+    }
+
+    /// Starts a server on a port of its own.
+    pub(crate) async fn http(mut self, name: &str, script: Value) -> Self {
+        self.evils.push(Evil::http(self.folder.path(), name, script).await);
+        self
+    }
+
+    pub(crate) fn evil(&self, name: &str) -> &Evil {
+        let found = self.evils.iter().find(|evil| evil.name == name);
+        found.unwrap_or_else(|| panic!("no server {name}"))
+    }
+
+    pub(crate) fn evil_mut(&mut self, name: &str) -> &mut Evil {
+        let found = self.evils.iter_mut().find(|evil| evil.name == name);
+        found.unwrap_or_else(|| panic!("no server {name}"))
+    }
+
+    pub(crate) fn evils(&self) -> &[Evil] {
+        &self.evils
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.evils.iter().map(|evil| evil.name.clone()).collect()
+    }
+
+    /// Writes the configuration: all servers, and what the test adds.
+    pub(crate) fn configure(&self, config: &str) {
+        let tables: String = self.evils.iter().map(Evil::table).collect();
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n{config}\n{tables}"
+        );
+        // Never half: Weir may read it at any time.
+        let (new, path) = (self.folder.path().join("weir.toml.new"), self.config());
+        std::fs::write(&new, text).expect("written");
+        std::fs::rename(new, path).expect("renamed");
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.folder.path().join("weir.toml")
+    }
+
+    /// Starts Weir on all servers, and what the test adds to the configuration.
+    pub(crate) async fn serve(&self, config: &str) -> Weir {
+        self.configure(config);
+        Weir::start(self.folder.path()).await
+    }
+
+    /// The same, once each server has been listed.
+    pub(crate) async fn serve_all(&self, config: &str) -> Weir {
+        let weir = self.serve(config).await;
+        for evil in &self.evils {
+            weir.lists(&evil.name).await;
+        }
+        weir
+    }
+}
+
+/// A program from `examples/`. A plain `cargo test` builds them first; narrowed to this file it does not.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("it runs");
+    let profile = test.parent().and_then(Path::parent).expect("it is in target/<profile>/deps");
+    let path = profile.join("examples").join(name);
+    assert!(path.is_file(), "{} is not built: run `cargo build --examples`", path.display());
+    path
+}
+
+/// Whether a process runs. One that has ended and that nobody has waited for yet does not.
+pub(crate) fn runs(process: u32) -> bool {
+    !matches!(weir::state_of(process), None | Some('Z' | 'X'))
+}
