@@ -185,9 +185,9 @@ impl Numbers {
         let upstreams = &self.status.upstreams;
         let mut gauges = |name, help, value: &dyn Fn(&super::status::Upstream) -> u64| {
             let mut family = out.family(name, help, None, MetricType::Gauge)?;
-            let rows = upstreams.iter();
-            rows.map(|it| family.gauge(&[("upstream", it.name.as_str())], value(it) as f64))
-                .collect::<Result<(), Error>>()
+            upstreams.iter().try_for_each(|it| {
+                family.gauge(&[("upstream", it.name.as_str())], value(it) as f64)
+            })
         };
         gauges("weir_upstream_up", "Whether it is connected", &|it| u64::from(it.is_connected()))?;
         gauges("weir_upstream_required", "Whether nothing is ready without it", &|it| {

@@ -172,7 +172,7 @@ fn nothing_is_recorded_of_one_person_alone() {
     let (weir_itself, address) = serve(folder.path());
     assert!(ask(&address, "prompts/get", GREET).contains("Hello, Ada!"));
     stop(weir_itself);
-    assert!(!folder.path().join("state").exists());
+    assert!(!folder.path().join("state/audit.jsonl").exists());
     let (code, _, err) = weir(folder.path(), &["audit", "tail"]);
     assert_eq!(code, 2);
     assert!(err.contains("there is no audit log at "), "{err}");

@@ -357,7 +357,7 @@ fn an_address_that_is_written_has_to_be_free() {
 }
 
 #[test]
-fn ten_thousand_invented_methods_are_one_series() {
+fn methods_that_somebody_invents_are_one_series() {
     let served = Served::start(OPEN);
     let body = |number: usize| {
         format!(
@@ -367,7 +367,7 @@ fn ten_thousand_invented_methods_are_one_series() {
     let before = served.get("/metrics").1.lines().count();
     let mut stream = TcpStream::connect(&served.host).expect("it listens");
     let mut answers = BufReader::new(stream.try_clone().expect("a copy"));
-    for number in 0..10_000 {
+    for number in 0..500 {
         let body = body(number);
         write!(
             stream,
@@ -394,7 +394,7 @@ fn ten_thousand_invented_methods_are_one_series() {
         std::io::copy(&mut (&mut answers).take(length), &mut std::io::sink()).expect("read");
     }
     let metrics = served.get("/metrics").1;
-    let counted = r#"mcp_server_operation_duration_seconds_count{mcp_method_name="other",error_type="-32601"} 10000"#;
+    let counted = r#"mcp_server_operation_duration_seconds_count{mcp_method_name="other",error_type="-32601"} 500"#;
     assert!(metrics.contains(counted), "{metrics}");
     assert!(metrics.lines().count() < before + 30 && !metrics.contains("x/"), "{metrics}");
 }

@@ -31,6 +31,7 @@ fn config_in_full() -> Config {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("secrets")).unwrap();
     write_private(&folder.path().join("secrets/team"), "blue\n");
+    write_private(&folder.path().join("secrets/admin"), "0123456789abcdef\n");
     write_private(&folder.path().join("secrets/tls.key"), "a key\n");
     let environment = ["EVERYTHING_KEY", "WIKI_PASSWORD"].map(|name| (name, "hunter2"));
     let options = Options { environment: environment.into_iter().collect(), ..Options::default() };
@@ -132,7 +133,8 @@ fn without_name(path: &str) -> String {
     // A secret can say in the same ways everywhere where it is.
     if let [_, _, "env" | "headers", _, way]
     | [_, _, "auth", "token" | "password", way]
-    | ["server", "tls", "key", way] = parts[..]
+    | ["server", "tls", "key", way]
+    | ["admin", "token", way] = parts[..]
     {
         return format!("<secret>.{way}");
     }
