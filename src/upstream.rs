@@ -38,6 +38,7 @@ mod pool;
 mod probe;
 mod prompts;
 mod questions;
+mod rate;
 mod reference;
 mod reply;
 pub mod report;
