@@ -43,6 +43,8 @@ mod reference;
 mod reply;
 pub mod report;
 mod rounds;
+pub mod shim;
+mod spawner;
 mod sse;
 mod stdio;
 mod subscriptions;

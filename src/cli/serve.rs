@@ -40,7 +40,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let endpoint = format!("{scheme}://{address}{}", config.server.path);
 
     let tls = secured(&config)?;
-    let app = App::open_for(&config, Arc::new(Host::new()), None, log);
+    let app = App::open_for(&config, Arc::new(Host::of_the_program()), None, log);
     app.keep_keys();
     app.spawn_door(http::accept_loop(listener, tls, Arc::clone(app.door())));
     let sse =
