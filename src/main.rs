@@ -3,5 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    weir::cli::run()
+    // First of all: on its way to become a child's program, this process must not have opened anything.
+    weir::upstream::shim::run().unwrap_or_else(weir::cli::run)
 }

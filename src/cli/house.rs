@@ -231,7 +231,7 @@ impl House {
         if !json {
             draw(&loaded.config.warnings);
         }
-        let app = App::open(&loaded.config, Arc::new(Host::new()));
+        let app = App::open(&loaded.config, Arc::new(Host::of_the_program()));
         let everything = app.gateway().enter_as_operator();
         let guest = match client {
             None => everything.clone(),

@@ -59,7 +59,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         (listener, settings)
     });
     let tls = secured(&config)?;
-    let app = App::open_for(&config, Arc::new(Host::new()), None, log);
+    let app = App::open_for(&config, Arc::new(Host::of_the_program()), None, log);
     app.keep_keys();
     if let Some((listener, settings)) = operators {
         app.show(listener, settings);

@@ -41,7 +41,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         read = reading => read,
         _ = signals.next() => return Ok(()),
     };
-    let app = App::open_for(&config, Arc::new(Host::new()), Some(&client_says), log);
+    let app = App::open_for(&config, Arc::new(Host::of_the_program()), Some(&client_says), log);
     let guest = match &args.client {
         None => app.gateway().enter_locally(&config.auth.anonymous_role),
         Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(&config, name))?,

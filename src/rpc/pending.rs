@@ -103,6 +103,11 @@ impl<A, S> Pending<A, S> {
         drop(open);
     }
 
+    /// Whether a request with this id was ever entered.
+    pub fn was_minted(&self, id: u64) -> bool {
+        (1..self.lock().next).contains(&id)
+    }
+
     /// How many requests are open.
     pub fn len(&self) -> usize {
         self.lock().open.as_ref().map_or(0, HashMap::len)

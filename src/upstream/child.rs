@@ -4,7 +4,7 @@
 //! is no longer needed gets time to leave, and then none; whatever it has started goes with it.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::dial::Process;
 use super::ear::Ear;
+use super::rate::Rate;
 use crate::line::{Line, Lines};
 use crate::mcp::name::UpstreamName;
 
@@ -28,6 +29,8 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const STDERR_KEPT_BYTES: usize = 64 * 1024;
 /// The longest line of standard error that is logged whole.
 const STDERR_LINE_BYTES: usize = 4 * 1024;
+/// How many of its lines are logged in a second; the others are counted.
+const STDERR_LINES: u32 = 50;
 /// How much of the last line stands in a reason.
 const MAX_QUOTED_CHARS: usize = 200;
 
@@ -40,6 +43,8 @@ pub(super) struct Keeper {
     pub(super) closing: CancellationToken,
     /// It closed its standard output, or reads its standard input no more.
     pub(super) broken: CancellationToken,
+    /// Why it is ended although it would go on, if it is.
+    pub(super) unhealthy: Arc<OnceLock<String>>,
     pub(super) ended: watch::Sender<Option<String>>,
     pub(super) gone: CancellationToken,
 }
@@ -79,12 +84,17 @@ impl Keeper {
                 format!("the process {how}")
             }
             () = self.broken.cancelled() => {
-                match timeout(LAST_WORDS, self.process.wait()).await {
-                    Ok(how) => {
+                let life = match self.unhealthy.get() {
+                    Some(_) => Duration::ZERO,
+                    None => LAST_WORDS,
+                };
+                match (timeout(life, self.process.wait()).await, self.unhealthy.get()) {
+                    (Ok(how), _) => {
                         running = false;
                         format!("the process {how}")
                     }
-                    Err(_) => "the process closed its end of the pipe".to_owned(),
+                    (Err(_), Some(reason)) => reason.clone(),
+                    (Err(_), None) => "the process closed its end of the pipe".to_owned(),
                 }
             }
         };
@@ -125,11 +135,20 @@ impl Keeper {
 /// Reads standard error to its end, logs it, and keeps the last of it.
 async fn drain(mut stderr: Box<dyn AsyncRead + Send + Unpin>, tail: Tail, name: UpstreamName) {
     let mut lines = Lines::new(STDERR_LINE_BYTES);
+    let (mut rate, mut left_out) = (Rate::new(STDERR_LINES, Duration::from_secs(1)), 0_usize);
     while let Ok(1..) = stderr.read_buf(lines.buffer()).await {
         while let Some(line) = lines.next_line() {
             let (Line::Whole(line) | Line::TooLong(line)) = line;
             let line = String::from_utf8_lossy(&line).into_owned();
-            tracing::debug!(upstream = %name, stderr = line, "the child says");
+            if rate.exceeds(1) {
+                left_out += 1;
+            } else {
+                if left_out > 0 {
+                    tracing::debug!(upstream = %name, left_out, "the child said more than is logged");
+                    left_out = 0;
+                }
+                tracing::debug!(upstream = %name, stderr = line, "the child says");
+            }
             tail.push(line);
         }
     }

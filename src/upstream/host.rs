@@ -1,10 +1,12 @@
 //! The real [`Dial`]: TCP, TLS and child processes of this machine.
 //!
 //! Promises: connecting takes a bounded time; a child gets exactly the environment that it was given,
-//! leads a process group of its own, and does not outlive us in an orderly end. The errors are words
-//! for the operator.
+//! leads a process group of its own, and does not outlive us: not in an orderly end, and on Linux in no other.
+//! The errors are words for the operator.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,6 +23,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use super::dial::{Child, Command, Dial, Process, Stream};
+use super::{shim, spawner};
 
 /// How long each address of a server may take to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,12 +44,19 @@ const MAX_ADDRESSES: usize = 4;
 pub struct Host {
     /// Made when the first server with TLS is connected to: reading the system's roots takes a while.
     tls: OnceLock<Result<TlsConnector, String>>,
+    /// Whether this process is the `weir` program, which knows how to become another.
+    has_shim: bool,
 }
 
 impl Host {
     /// The machine that Weir runs on.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same, for the `weir` program itself: on Linux its children do not outlive it, however it ends.
+    pub fn of_the_program() -> Self {
+        Self { has_shim: cfg!(target_os = "linux"), ..Self::default() }
     }
 
     fn tls(&self) -> io::Result<&TlsConnector> {
@@ -80,7 +90,14 @@ impl Dial for Host {
     }
 
     fn spawn(&self, command: &Command) -> io::Result<Child> {
-        let mut process = tokio::process::Command::new(&command.program);
+        let mut process = match self.has_shim {
+            false => tokio::process::Command::new(&command.program),
+            true => {
+                let mut process = tokio::process::Command::new(shim::SELF);
+                process.arg(shim::MARK).arg(std::process::id().to_string()).arg(&command.program);
+                process
+            }
+        };
         process
             .args(&command.args)
             .env_clear()
@@ -106,7 +123,12 @@ impl Dial for Host {
             }
             process.current_dir(cwd);
         }
-        let mut child = process.spawn().map_err(|error| explain(command, &error))?;
+        let started = match self.has_shim {
+            false => process.spawn(),
+            // The shim can always be started, and what it says then would come late.
+            true => can_be_started(command).and_then(|()| spawner::spawn(process)),
+        };
+        let mut child = started.map_err(|error| explain(command, &error))?;
         let missing = || io::Error::other("a pipe to the process is missing");
         let stdin = Box::new(child.stdin.take().ok_or_else(missing)?);
         let stdout = Box::new(child.stdout.take().ok_or_else(missing)?);
@@ -190,6 +212,35 @@ fn explain(command: &Command, error: &io::Error) -> io::Error {
     };
     io::Error::new(error.kind(), text)
 }
+
+/// Looks for a child's program as the system would.
+fn can_be_started(command: &Command) -> io::Result<()> {
+    let look = |path: &Path| {
+        let found = std::fs::metadata(path)?;
+        match found.is_file() && found.permissions().mode() & 0o111 != 0 {
+            true => Ok(()),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    };
+    let cwd = command.cwd.as_deref().unwrap_or(Path::new(""));
+    if command.program.contains('/') {
+        return look(&cwd.join(&command.program));
+    }
+    let path = command.env.iter().rfind(|(name, _)| name == "PATH");
+    let path = path.map_or(USUAL_PATH, |(_, path)| path.expose());
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for folder in std::env::split_paths(path) {
+        match look(&cwd.join(folder).join(&command.program)) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => last = error,
+            Err(_) => {}
+        }
+    }
+    Err(last)
+}
+
+/// Where programs are looked for where there is no PATH.
+const USUAL_PATH: &str = "/bin:/usr/bin";
 
 /// Whether a folder of PATH that can be looked into holds a file of this name.
 fn is_in_path(program: &str) -> bool {

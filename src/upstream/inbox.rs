@@ -22,21 +22,32 @@ pub(super) struct Inbox {
     pub(super) limit: usize,
 }
 
+/// What a text held that the wire has to see to.
+pub(super) struct Taken {
+    /// What goes back to the server.
+    pub(super) replies: Vec<Bytes>,
+    /// How many answers it held to what was never asked.
+    pub(super) unasked: u32,
+}
+
 impl Inbox {
     /// Gives the answers in a text to their requests, and returns what goes back to the server.
-    pub(super) fn take(&self, text: Bytes) -> Result<Vec<Bytes>, Junk> {
+    pub(super) fn take(&self, text: Bytes) -> Result<Taken, Junk> {
         let heard = self.ear.hear(text.clone(), None).inspect_err(|junk| {
             // What cannot be read at all may still tell whose answer it was to be.
             let broken = Failure::Protocol(format!("its answer is none: {junk}"));
             self.end_named(&text[..text.len().min(MAX_HEAD_BYTES)], &text, broken);
         })?;
+        let mut unasked = 0;
         for (id, outcome) in heard.answers {
             if !id.is_some_and(|id| self.ear.pending.settle(id, outcome)) {
                 self.ear.vitals.dropped();
+                // One that comes late, or twice, was asked for.
+                unasked += u32::from(!id.is_some_and(|id| self.ear.pending.was_minted(id)));
                 tracing::debug!(upstream = %self.ear.name, ?id, "an answer that nobody waits for");
             }
         }
-        Ok(heard.replies)
+        Ok(Taken { replies: heard.replies, unasked })
     }
 
     /// Ends the request that a text over the limit was the answer to, as far as its ends tell; an end

@@ -22,7 +22,7 @@ use super::child::quote;
 use super::courier::{Courier, refusal};
 use super::ear::{Claim, Ear};
 use super::events::{Events, Oversize};
-use super::inbox::{self, Inbox};
+use super::inbox::{self, Inbox, Taken};
 use super::life::Life;
 use super::reference::{origin, resolve, same_origin};
 use super::wire::{Answer, Cancel, Failure, Outgoing, Sent, cancelled};
@@ -255,8 +255,8 @@ impl Reader {
             return self.inbox.refuse(&event.data, &tail);
         }
         match self.inbox.take(event.data) {
-            Ok(replies) if replies.is_empty() => {}
-            Ok(replies) => {
+            Ok(Taken { replies, .. }) if replies.is_empty() => {}
+            Ok(Taken { replies, .. }) => {
                 let headers = self.standing.get().cloned().unwrap_or_default();
                 self.courier.send_back(replies, &headers);
             }

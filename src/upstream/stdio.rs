@@ -2,13 +2,14 @@
 //!
 //! Promises: the reader and the writer are tasks of their own and neither ever waits for a client,
 //! so one slow client cannot stall the calls of the others. What stands on standard output and is no
-//! message is skipped and counted. When the child ends, every open request ends at once, with the
+//! message is skipped and counted; a child that writes too much of that, or answers what nobody asked, is ended. When the child ends, every open request ends at once, with the
 //! reason.
 //!
 //! Knows nothing of: protocol eras.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -20,13 +21,24 @@ use super::asks::MAX_ASKING;
 use super::child::{self, Tail};
 use super::dial::Child;
 use super::ear::{Claim, Ear};
-use super::inbox::{self, Inbox};
+use super::inbox::{self, Inbox, Taken};
 use super::life::Life;
+use super::rate::Rate;
 use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
 use crate::line::{Line, Lines};
 
 /// Places in the write queue beyond those of the calls: lists, the subscription, answers to pings.
 const SPARE_PLACES: usize = 64;
+
+/// How much may stand on standard output before the first message, in bytes: a banner is shorter.
+const MAX_PREFACE_BYTES: usize = 64 * 1024;
+/// How many lines that are no messages, and how many answers that nobody asked for, may come within [`SOON`].
+const MAX_JUNK_LINES: u32 = 1_000;
+const MAX_UNASKED: u32 = 100;
+const SOON: Duration = Duration::from_secs(10);
+/// How many lines over the limit may come within [`A_WHILE`].
+const MAX_OVERSIZED: u32 = 2;
+const A_WHILE: Duration = Duration::from_secs(60);
 
 /// How much of a line that is no message is quoted.
 const MAX_QUOTED_CHARS: usize = 200;
@@ -74,6 +86,7 @@ impl Wire {
         let closing = CancellationToken::new();
         let (gone, broken) = (CancellationToken::new(), CancellationToken::new());
         let junk = Arc::new(JunkLines::default());
+        let unhealthy = Arc::new(OnceLock::new());
 
         let process = child.process.id();
         tasks.spawn(write(child.stdin, lines, closing.clone(), broken.clone()));
@@ -83,6 +96,11 @@ impl Wire {
             inbox: Inbox { ear: Arc::clone(&ear), limit: max_message },
             outbox: outbox.downgrade(),
             junk: Arc::clone(&junk),
+            preface: 0,
+            has_spoken: false,
+            junk_rate: Rate::new(MAX_JUNK_LINES, SOON),
+            unasked: Rate::new(MAX_UNASKED, SOON),
+            oversized: Rate::new(MAX_OVERSIZED, A_WHILE),
         };
         let keeper = child::Keeper {
             process: child.process,
@@ -90,6 +108,7 @@ impl Wire {
             ear: Arc::clone(&ear),
             closing: closing.clone(),
             broken: broken.clone(),
+            unhealthy: Arc::clone(&unhealthy),
             ended: ended_sender,
             gone: gone.clone(),
         };
@@ -97,7 +116,9 @@ impl Wire {
         tasks.spawn(async move {
             // The guard tells the keeper also if the reader panics.
             let _guard = broken.drop_guard();
-            read.run_until_cancelled(reader.run()).await;
+            if let Some(Err(reason)) = read.run_until_cancelled(reader.run()).await {
+                let _ = unhealthy.set(reason);
+            }
         });
         let tail = keeper.start(tasks);
         let life = Life { ended, closing, gone, unexplained: "the process is ending" };
@@ -193,40 +214,67 @@ struct Reader {
     /// Weak: the writer ends when nobody else sends any more.
     outbox: mpsc::WeakSender<Bytes>,
     junk: Arc<JunkLines>,
+    /// How many bytes came before the first message.
+    preface: usize,
+    has_spoken: bool,
+    junk_rate: Rate,
+    unasked: Rate,
+    oversized: Rate,
 }
 
 impl Reader {
-    /// Reads lines until standard output ends. Never waits for anything else.
-    async fn run(mut self) {
+    /// Reads lines until standard output ends. Never waits for anything else. An error is why nobody can make sense of
+    /// the child any more.
+    async fn run(mut self) -> Result<(), String> {
         while let Ok(1..) = self.stdout.read_buf(self.lines.buffer()).await {
             while let Some(line) = self.lines.next_line() {
                 match line {
-                    Line::Whole(line) => self.hear(line),
-                    Line::TooLong(head) => self.inbox.refuse(&head, b""),
+                    Line::Whole(line) => self.hear(line)?,
+                    Line::TooLong(head) => {
+                        self.inbox.refuse(&head, b"");
+                        if self.oversized.exceeds(1) {
+                            return Err("it sent too many messages over the limit".into());
+                        }
+                    }
                 }
             }
         }
+        Ok(())
     }
 
-    fn hear(&self, line: Bytes) {
-        let replies = match self.inbox.take(line.clone()) {
-            Ok(replies) => replies,
+    fn hear(&mut self, line: Bytes) -> Result<(), String> {
+        let Taken { replies, unasked } = match self.inbox.take(line.clone()) {
+            Ok(taken) => taken,
             Err(why) => {
                 self.junk.count.fetch_add(1, Ordering::Relaxed);
                 self.inbox.ear.vitals.junk();
                 let quoted = child::quote(&String::from_utf8_lossy(&line), MAX_QUOTED_CHARS);
                 let upstream = &self.inbox.ear.name;
                 tracing::debug!(%upstream, line = quoted, %why, "a line on standard output is no message");
-                let _ = self.junk.first.set(quoted);
-                return;
+                let first = self.junk.first.get_or_init(|| quoted);
+                self.preface += line.len() + 1;
+                if !self.has_spoken && self.preface > MAX_PREFACE_BYTES {
+                    return Err(format!(
+                        "its standard output begins with what is no message: \"{first}\""
+                    ));
+                }
+                if self.junk_rate.exceeds(1) {
+                    return Err("its standard output is full of what is no message".into());
+                }
+                return Ok(());
             }
         };
+        self.has_spoken = true;
+        if self.unasked.exceeds(unasked) {
+            return Err("it goes on answering what was never asked".into());
+        }
         for reply in replies {
             // Full means that the child does not read its own answers.
             if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(reply).is_err()) {
                 self.inbox.ear.vitals.dropped();
             }
         }
+        Ok(())
     }
 }
 

@@ -9,8 +9,8 @@ use super::calls::Running;
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::report::{CallEnd, State};
-use crate::upstream::testing::{Over, World, call, settings};
-use crate::upstream::{Error, Report, Settings};
+use crate::upstream::testing::{Over, Peer, World, call, settings};
+use crate::upstream::{Error, Report, Settings, Source};
 
 const MODERN: Revision = Revision::V2026_07_28;
 
@@ -243,4 +243,90 @@ async fn a_child_that_ends_under_many_calls_is_not_left_alone_for_each_of_them()
     running.end().await.expect("a reply");
     assert_eq!(world.upstream.report().counts.breaker_opens, 0);
     world.finish().await;
+}
+
+/// A child that is up, and what it wrote then ended it.
+async fn ended_for(write: impl AsyncFn(&mut Peer)) -> String {
+    let (world, mut peer) = World::opened(settings(Over::Stdio), Era::Modern).await;
+    write(&mut peer).await;
+    let reason = world.down().await;
+    world.finish().await;
+    // It did not leave by itself.
+    assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
+    reason
+}
+
+#[tokio::test(start_paused = true)]
+async fn f29_f31_f36_a_child_that_nobody_can_make_sense_of_is_started_again() {
+    let junk = async |peer: &mut Peer| {
+        for _ in 0..=1_000 {
+            peer.write("INFO all is well").await;
+        }
+    };
+    assert_eq!(ended_for(junk).await, "its standard output is full of what is no message");
+    let unasked = async |peer: &mut Peer| {
+        for id in 0..=100 {
+            peer.send(json!({ "jsonrpc": "2.0", "id": 1_000_000 + id, "result": {} })).await;
+        }
+    };
+    assert_eq!(ended_for(unasked).await, "it goes on answering what was never asked");
+    let oversized = async |peer: &mut Peer| {
+        for _ in 0..3 {
+            peer.write(&"x".repeat(1024 * 1024 + 1)).await;
+        }
+    };
+    assert_eq!(ended_for(oversized).await, "it sent too many messages over the limit");
+}
+
+#[tokio::test(start_paused = true)]
+async fn f29_what_is_within_bounds_is_skipped_and_counted() {
+    let (world, mut peer) = World::opened(settings(Over::Stdio), Era::Modern).await;
+    for _ in 0..3 {
+        for _ in 0..900 {
+            peer.write("INFO all is well").await;
+        }
+        for _ in 0..2 {
+            peer.write(&"x".repeat(1024 * 1024 + 1)).await;
+        }
+        // Late and doubled answers were asked for.
+        let running = Running::start(&world, call(MODERN));
+        let asked = peer.read().await;
+        for _ in 0..200 {
+            peer.answer(&asked, json!({ "content": [] })).await;
+        }
+        running.end().await.expect("a reply");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    let report = world.upstream.report();
+    assert_eq!((report.state, report.counts.junk, report.counts.restarts), (State::Up, 2_700, 0));
+    assert_eq!(report.counts.dropped, 3 * 199);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f29_a_child_that_says_nothing_but_nonsense_is_no_server_and_its_first_line_tells() {
+    let settings = Settings { era: Some(Era::Modern), ..settings(Over::Stdio) };
+    let mut world = World::start(settings);
+    let mut peer = world.child().await;
+    for _ in 0..20 {
+        peer.write(&format!("usage: server [--stdio]{}", " ".repeat(4_000))).await;
+    }
+    let reason = world.down().await;
+    assert!(reason.contains("its standard output begins with what is no message"), "{reason}");
+    assert!(reason.contains("usage: server [--stdio]"), "{reason}");
+    world.finish().await;
+}
+
+#[test]
+fn what_is_kept_on_disk_is_for_the_same_server_and_the_same_account() {
+    let process = |value: &str| {
+        let mut settings = settings(Over::Stdio);
+        let Source::Process(command) = &mut settings.source else { unreachable!() };
+        command.env.push(("TOKEN".into(), value.to_owned().into()));
+        settings.fingerprint()
+    };
+    let (one, other) = (process("a-secret"), process("another"));
+    assert_eq!(one, process("a-secret"));
+    assert!(one != other && !one.contains("a-secret") && one.len() == 64);
+    assert!(settings(Over::Http).fingerprint() != settings(Over::Sse).fingerprint());
 }

@@ -1,0 +1,72 @@
+//! The step between Weir and a child's program: Weir's own binary, started once more, which becomes the program.
+//!
+//! What has to be so in the child cannot be said from outside of it. On the way the shim asks the kernel to end the
+//! child when Weir ends, however it ends, and closes what Weir itself was started with and is nobody else's.
+//!
+//! Promises: nothing else is done here, and nothing is left of it: the program has the shim's process, pipes,
+//! environment and folder. If it cannot be started, standard error says why, and the exit code is [`UNSTARTED`].
+//!
+//! Knows nothing of: what is started.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use rustix::process::{Pid, getppid};
+
+/// What the shim is started with; then come the number of its parent, the program and its arguments.
+pub(super) const MARK: &str = "__become";
+
+/// Where the program of a process is found on Linux, even if its file has been replaced since.
+pub(super) const SELF: &str = "/proc/self/exe";
+
+/// The exit code if the program cannot be started, as shells have it.
+const UNSTARTED: u8 = 127;
+
+/// Becomes the program that the arguments name, if these are the shim's; `None` for all others. It has to be the
+/// first thing that the process does: what is open by then was inherited, and is closed.
+pub fn run() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next()? != *MARK {
+        return None;
+    }
+    let parent = arguments.next()?.to_str()?.parse().ok().and_then(Pid::from_raw);
+    let program = arguments.next()?;
+    Some(become_it(parent, program, arguments))
+}
+
+fn become_it(
+    parent: Option<Pid>,
+    program: OsString,
+    arguments: impl Iterator<Item = OsString>,
+) -> ExitCode {
+    end_with_parent();
+    // The kernel says nothing of a parent that was gone before it was asked.
+    if getppid() != parent {
+        return ExitCode::FAILURE;
+    }
+    close_the_rest();
+    let error = Command::new(&program).args(arguments).exec();
+    eprintln!("weir: the program cannot be started: {error}");
+    ExitCode::from(UNSTARTED)
+}
+
+#[cfg(target_os = "linux")]
+fn end_with_parent() {
+    use rustix::process::{Signal, set_parent_process_death_signal};
+    // An error means an old kernel; then the child has to notice that its standard input has ended.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with_parent() {}
+
+/// Closes everything but the three pipes.
+fn close_the_rest() {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    // All of them first: the folder that is read is one of them.
+    let open: Vec<i32> = open.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect();
+    for number in open.into_iter().filter(|number| *number > 2) {
+        let _ = nix::unistd::close(number);
+    }
+}
