@@ -11,7 +11,7 @@
 //! | 3, siblings | [`audit`] who did what, [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
 //! | 2 | [`mcp`] the protocol, in no dialect |
 //! | 1 | [`rpc`] JSON-RPC |
-//! | 0, text | [`json`], [`line`], [`event_stream`], [`hidden`], [`moment`], [`secret`] |
+//! | 0, text | [`json`], [`line`], [`event_stream`], [`hidden`], [`moment`], [`secret`], [`chance`] |
 
 #![cfg_attr(
     test,
@@ -25,6 +25,7 @@
 pub mod app;
 pub mod audit;
 pub mod catalog;
+pub mod chance;
 pub mod cli;
 pub mod config;
 pub mod downstream;

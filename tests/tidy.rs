@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The rooms by floor. A room may use rooms of lower floors only.
 const FLOORS: [&[&str]; 7] = [
-    &["event_stream", "hex", "hidden", "json", "line", "moment", "secret"],
+    &["chance", "event_stream", "hex", "hidden", "json", "line", "moment", "secret"],
     &["rpc"],
     &["mcp"],
     &["audit", "catalog", "guard", "pins", "policy", "upstream"],

@@ -4,7 +4,7 @@
 //! upstream says that it has changed, and what has outlived its time. A list that fails half-way leaves
 //! the last complete snapshot in place and is tried again.
 
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tracing::{debug, info, warn};
 use super::Sentries;
 use super::first_list::Unsettled;
 use crate::catalog::{self, Catalog, Snapshot};
+use crate::chance;
 use crate::mcp::kind::{Kind, Topic};
 use crate::upstream::{About, Changes, Listing, Status, Upstream};
 
@@ -324,8 +325,7 @@ impl Plan {
 /// upstreams do not fall due together (spec, caching: whoever polls MUST apply jitter).
 fn lifetime(ttl: Duration) -> Duration {
     let ttl = if ttl.is_zero() { NO_TTL } else { ttl.max(MIN_TTL) };
-    let random = RandomState::new().build_hasher().finish();
-    ttl.mul_f64(0.8 + 0.4 * (random as f64 / u64::MAX as f64))
+    chance::spread(ttl)
 }
 
 async fn sleep_until(at: Option<Instant>) {
