@@ -21,7 +21,7 @@ mod cursor;
 mod instructions;
 mod shelf;
 mod table;
-mod template;
+pub mod template;
 #[cfg(test)]
 mod tests;
 mod uri;

@@ -11,7 +11,7 @@
 //! | 3, siblings | [`audit`] who did what, [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
 //! | 2 | [`mcp`] the protocol, in no dialect |
 //! | 1 | [`rpc`] JSON-RPC |
-//! | 0, text | [`budget`], [`json`], [`line`], [`event_stream`], [`hidden`], [`meter`], [`moment`], [`secret`], [`trail`] |
+//! | 0, text | [`budget`], [`json`], [`line`], [`event_stream`], [`hidden`], [`meter`], [`moment`], [`secret`], [`trail`], [`chance`] |
 
 #![cfg_attr(
     test,
@@ -26,6 +26,7 @@ pub mod app;
 pub mod audit;
 pub mod budget;
 pub mod catalog;
+pub mod chance;
 pub mod cli;
 pub mod config;
 pub mod downstream;

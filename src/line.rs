@@ -73,7 +73,7 @@ impl Lines {
         if self.skipping {
             self.held.clear();
             self.searched = 0;
-        } else if self.held.len() > self.limit {
+        } else if self.held.strip_suffix(b"\r").unwrap_or(&self.held).len() > self.limit {
             self.skipping = true;
             let head = head(&self.held);
             self.held.clear();
@@ -124,6 +124,8 @@ mod tests {
     #[test]
     fn a_line_as_long_as_the_limit_passes() {
         assert_eq!(cut(4, &[b"abcd", b"\n"]), [whole("abcd")]);
+        assert_eq!(cut(4, &[b"abcd\r\n"]), [whole("abcd")]);
+        assert_eq!(cut(4, &[b"abcd\r", b"\n"]), [whole("abcd")]);
     }
 
     proptest! {

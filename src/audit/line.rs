@@ -252,6 +252,13 @@ impl Out<'_> {
     }
 }
 
+/// A text as a field of a line holds it.
+pub fn quoted(text: &str) -> String {
+    let mut out = String::new();
+    quote(&mut out, text, MAX_FIELD_BYTES);
+    out
+}
+
 /// Writes a text as JSON, at most `limit` bytes of it.
 pub(super) fn quote(out: &mut String, text: &str, limit: usize) {
     let end = if text.len() <= limit { text.len() } else { text.floor_char_boundary(limit) };
@@ -291,12 +298,6 @@ mod tests {
     use super::*;
     use crate::json::{self, Object};
     use proptest::prelude::*;
-
-    fn quoted(text: &str) -> String {
-        let mut out = String::new();
-        quote(&mut out, text, MAX_FIELD_BYTES);
-        out
-    }
 
     #[test]
     fn what_could_break_a_line_or_turn_it_around_is_escaped() {

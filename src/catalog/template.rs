@@ -10,11 +10,11 @@
 
 /// How much work the templates of one upstream may cost for one URI: far more than honest ones do, and
 /// about a millisecond.
-pub(super) const MAX_STEPS: usize = 1 << 20;
+pub const MAX_STEPS: usize = 1 << 20;
 
 /// Whether `template` could yield `uri`. Takes what it costs from `steps`; when nothing is left the
 /// answer is no.
-pub(super) fn matches(template: &str, uri: &str, steps: &mut usize) -> bool {
+pub fn matches(template: &str, uri: &str, steps: &mut usize) -> bool {
     // Most templates fail at their first letters; that is told without further ado.
     let head = template.find('{').unwrap_or(template.len());
     if !spend(steps, head + 1) || !uri.starts_with(&template[..head]) {

@@ -4,7 +4,6 @@
 //! upstream says that it has changed, and what has outlived its time. A list that fails half-way leaves
 //! the last complete snapshot in place and is tried again. Until the first list what was kept on disk is shown.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +18,7 @@ use super::Sentries;
 use super::first_list::Unsettled;
 use super::kept::{self, Kept};
 use crate::catalog::{Catalog, Introduction, Snapshot};
+use crate::chance;
 use crate::mcp::kind::{Kind, Topic};
 use crate::upstream::{About, Changes, Listing, OnDown, Status, Upstream};
 
@@ -416,8 +416,7 @@ fn introduction(about: &About) -> Introduction {
 /// upstreams do not fall due together (spec, caching: whoever polls MUST apply jitter).
 fn lifetime(ttl: Duration) -> Duration {
     let ttl = if ttl.is_zero() { NO_TTL } else { ttl.max(MIN_TTL) };
-    let random = RandomState::new().build_hasher().finish();
-    ttl.mul_f64(0.8 + 0.4 * (random as f64 / u64::MAX as f64))
+    chance::spread(ttl)
 }
 
 async fn sleep_until(at: Option<Instant>) {

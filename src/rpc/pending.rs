@@ -201,6 +201,148 @@ mod tests {
         assert_eq!(pending.newest(odd), None);
     }
 
+    /// What can happen to two requests, of whom the first is answered twice and given up.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Step {
+        Settle(usize),
+        SettleAgain,
+        Look(usize),
+        GiveUp,
+        Close,
+        Another,
+    }
+
+    /// What has become of a request, by a model that knows no table.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Fate {
+        Open,
+        Answered(&'static str),
+        Ended,
+        Gone,
+    }
+
+    /// Takes the steps in this order, and compares each outcome with the model's.
+    fn take(order: &[Step]) {
+        let pending = pending();
+        let mut tickets = [pending.open(()), pending.open(())];
+        let ids = [1, 2];
+        let (mut fates, mut is_closed, mut seen) = ([Fate::Open; 2], false, 2);
+        let context = &mut Context::from_waker(std::task::Waker::noop());
+        for step in order {
+            match *step {
+                Step::Settle(which) => {
+                    let is_open = fates[which] == Fate::Open;
+                    assert_eq!(pending.settle(ids[which], "first"), is_open, "{order:?}");
+                    if is_open {
+                        fates[which] = Fate::Answered("first");
+                    }
+                }
+                Step::SettleAgain => {
+                    let is_open = fates[0] == Fate::Open;
+                    assert_eq!(pending.settle(ids[0], "second"), is_open, "{order:?}");
+                    if is_open {
+                        fates[0] = Fate::Answered("second");
+                    }
+                }
+                Step::Look(which) => {
+                    let Some(ticket) = &mut tickets[which] else { continue };
+                    let expected = match fates[which] {
+                        Fate::Open => Poll::Pending,
+                        Fate::Answered(answer) => Poll::Ready(Some(answer)),
+                        Fate::Ended | Fate::Gone => Poll::Ready(None),
+                    };
+                    assert_eq!(ticket.is_open(), expected.is_pending(), "{order:?}");
+                    assert_eq!(Pin::new(ticket).poll(context), expected, "{order:?}");
+                }
+                Step::GiveUp => {
+                    tickets[0] = None;
+                    fates[0] = Fate::Gone;
+                }
+                Step::Close => {
+                    pending.close();
+                    is_closed = true;
+                    for fate in &mut fates {
+                        *fate = if *fate == Fate::Open { Fate::Ended } else { *fate };
+                    }
+                }
+                Step::Another => {
+                    let ticket = pending.open(());
+                    assert_eq!(ticket.is_none(), is_closed, "{order:?}");
+                    seen += u64::from(!is_closed);
+                    assert_eq!(ticket.map_or(seen, |ticket| ticket.id()), seen, "{order:?}");
+                }
+            }
+            let open = fates.iter().filter(|fate| **fate == Fate::Open).count();
+            assert_eq!(pending.len(), open, "{order:?}");
+        }
+        drop(tickets);
+        assert!(pending.is_empty(), "{order:?}");
+    }
+
+    /// Calls `each` with every order of what stands behind `at`.
+    fn orders(steps: &mut [Step], at: usize, each: &mut impl FnMut(&[Step])) {
+        if at == steps.len() {
+            return each(steps);
+        }
+        for other in at..steps.len() {
+            steps.swap(at, other);
+            orders(steps, at + 1, each);
+            steps.swap(at, other);
+        }
+    }
+
+    #[test]
+    fn in_every_order_each_request_is_settled_once_and_leaves() {
+        use Step::*;
+        let mut steps =
+            [Settle(0), SettleAgain, Look(0), GiveUp, Settle(1), Look(1), Close, Another];
+        let mut count = 0;
+        orders(&mut steps, 0, &mut |order| {
+            take(order);
+            count += 1;
+        });
+        assert_eq!(count, 40_320);
+    }
+
+    #[test]
+    fn who_answers_gives_up_and_closes_at_the_same_time_settle_it_once() {
+        for round in 0..2_000 {
+            let pending = pending();
+            let mut ticket = pending.open(()).expect("open");
+            let (id, start) = (ticket.id(), std::sync::Barrier::new(4));
+            let settle = |answer| {
+                let (pending, start) = (pending.clone(), &start);
+                move || {
+                    start.wait();
+                    pending.settle(id, answer)
+                }
+            };
+            let (first, second, seen) = std::thread::scope(|scope| {
+                let (first, second) = (scope.spawn(settle("a")), scope.spawn(settle("b")));
+                scope.spawn(|| {
+                    start.wait();
+                    if round % 2 == 0 {
+                        pending.close();
+                    }
+                });
+                let seeing = scope.spawn(|| {
+                    start.wait();
+                    let context = &mut Context::from_waker(std::task::Waker::noop());
+                    let seen = Pin::new(&mut ticket).poll(context);
+                    drop(ticket);
+                    seen
+                });
+                let joined = (first.join(), second.join(), seeing.join());
+                (joined.0.expect("a"), joined.1.expect("b"), joined.2.expect("seen"))
+            });
+            assert!(!(first && second), "{round}: both were taken");
+            if let Poll::Ready(Some(answer)) = seen {
+                assert!(if answer == "a" { first } else { second }, "{round}: {answer}");
+            }
+            assert!(pending.is_empty(), "{round}");
+        }
+    }
+
     #[tokio::test]
     async fn closing_ends_every_request_and_admits_no_more() {
         let pending = pending();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Retry;
+use crate::chance;
 
 /// The next pause, and what it grows by.
 pub(super) struct Backoff {
@@ -38,12 +39,7 @@ impl Backoff {
     }
 
     fn vary(&self, pause: Duration) -> Duration {
-        if !self.jitter {
-            return pause;
-        }
-        // Without randomness the pauses are merely regular.
-        let random = getrandom::u32().unwrap_or(u32::MAX / 2);
-        pause.mul_f64(0.8 + 0.4 * f64::from(random) / f64::from(u32::MAX))
+        if self.jitter { chance::spread(pause) } else { pause }
     }
 }
 

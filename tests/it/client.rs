@@ -285,15 +285,23 @@ impl Client {
 
     /// Listens for changes; only a modern client can choose of which topics.
     pub(crate) async fn listen_for(&self, topics: &[Topic]) -> Ears<'_> {
+        self.try_listen_for(topics).await.expect("a stream")
+    }
+
+    /// The same; `None` if the connection ends before the stream has begun.
+    pub(crate) async fn try_listen_for(&self, topics: &[Topic]) -> Option<Ears<'_>> {
         if self.side.is_modern() {
             let filter: Vec<_> =
                 topics.iter().map(|topic| format!(r#""{}":true"#, topic.filter_member())).collect();
             let params = format!(r#"{{"notifications":{{{}}}}}"#, filter.join(","));
             let mut exchange = self.start("subscriptions/listen", &params);
-            let acknowledged = object(&exchange.next().await.expect("an acknowledgment"));
+            let acknowledged = object(&exchange.next().await?);
             let method = acknowledged.get_string("method");
             assert_eq!(method.as_deref(), Some("notifications/subscriptions/acknowledged"));
-            return Ears { id: Some(exchange.id.clone()), source: Source::Exchange(exchange) };
+            return Some(Ears {
+                id: Some(exchange.id.clone()),
+                source: Source::Exchange(exchange),
+            });
         }
         let source = match &self.wire {
             Wired::Http(http) => {
@@ -305,8 +313,7 @@ impl Client {
             Wired::Stdio(stdio) => Source::Strays(stdio),
         };
         let mut ears = Ears { id: None, source };
-        ears.opened().await;
-        ears
+        ears.opened().await.then_some(ears)
     }
 }
 
@@ -416,12 +423,15 @@ enum Source<'a> {
 }
 
 impl Ears<'_> {
-    /// Waits until the stream is open.
-    async fn opened(&mut self) {
+    /// Waits until the stream is open; `false` if its connection ended before.
+    async fn opened(&mut self) -> bool {
         if let Source::Exchange(Exchange { wire: Wiring::Http(exchange), .. }) = &mut self.source {
-            exchange.opened().await;
+            if !exchange.opened().await {
+                return false;
+            }
             assert_eq!(exchange.status(), 200);
         }
+        true
     }
 
     /// The next message, whatever it is.

@@ -116,7 +116,7 @@ async fn a_server_goes_down_and_comes_up() {
         upstream.until_count("tools/call", 1).await;
         upstream.go_down();
         assert_eq!(exchange.answer().await, Err(vec![]), "{side}");
-        assert!(upstream.connect().is_err() && upstream.spawn().is_err());
+        assert!(upstream.connect().is_err() && upstream.spawn(|end| end).is_err());
         upstream.come_up();
         let client = meet(&upstream, side, &tasks).await;
         assert_eq!(client.prompts().await, ["a", "b"], "{side}");

@@ -307,6 +307,11 @@ impl Upstream {
         self.lock().answers_heard.clone()
     }
 
+    /// Objects no longer to what has this in its words: it is the weather's doing.
+    pub(crate) fn forgive(&self, words: &str) {
+        self.lock().surprises.retain(|surprise| !surprise.contains(words));
+    }
+
     /// What a careful server would have objected to.
     pub(crate) fn surprises(&self) -> Vec<String> {
         self.lock().surprises.clone()
@@ -334,6 +339,11 @@ impl Held {
     pub(crate) async fn next(&mut self) -> Call {
         let call = tokio::time::timeout(PATIENCE, self.calls.recv()).await;
         call.expect("a call in time").expect("the method is held")
+    }
+
+    /// The next call, however long it takes; `None` once the method is held no more.
+    pub(crate) async fn any(&mut self) -> Option<Call> {
+        self.calls.recv().await
     }
 }
 

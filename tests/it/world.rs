@@ -43,12 +43,17 @@ pub(crate) struct World {
     upstreams: BTreeMap<String, Upstream>,
     /// The tasks of the scripts and of the clients.
     tasks: TaskTracker,
+    between: Between,
     /// The judge of what the house says. Last, so that all has been said.
     verdict: Verdict,
 }
 
 /// Scripts by the name of their upstream.
 pub(crate) type Scripts = Vec<(&'static str, Script)>;
+
+/// What lies between the house and the end of a connection: told who is at the other end, it takes that end
+/// and gives what the house, or the client, gets instead.
+pub(crate) type Between = Arc<dyn Fn(&str, DuplexStream) -> DuplexStream + Send + Sync>;
 
 /// An upstream called `hub` with two items of each kind.
 pub(crate) fn hub(side: Side) -> Scripts {
@@ -121,12 +126,31 @@ impl World {
         Self::open_with(scripts, config, |_| None)
     }
 
+    /// The same with something between the house and everybody else, whose tasks are counted.
+    pub(crate) fn open_between(
+        scripts: Scripts,
+        config: &str,
+        tasks: TaskTracker,
+        between: Between,
+    ) -> Self {
+        Self::open_on(scripts, config, |_| None, tasks, between)
+    }
+
     fn open_with(
         scripts: Scripts,
         config: &str,
         log: impl Fn(&Config) -> Option<(Audit, Writer)>,
     ) -> Self {
-        let tasks = TaskTracker::new();
+        Self::open_on(scripts, config, log, TaskTracker::new(), Arc::new(|_, end| end))
+    }
+
+    fn open_on(
+        scripts: Scripts,
+        config: &str,
+        log: impl Fn(&Config) -> Option<(Audit, Writer)>,
+        tasks: TaskTracker,
+        between: Between,
+    ) -> Self {
         let config = completed(&scripts, config);
         let revision = |(name, script): &(&str, Script)| ((*name).to_owned(), script.side.revision);
         let judge = Judge::new(scripts.iter().map(revision).collect());
@@ -137,10 +161,11 @@ impl World {
         let upstreams: BTreeMap<_, _> = scripts.into_iter().map(start).collect();
         let parsed = Config::parse(&config, Path::new("weir.toml"), &Options::default());
         let parsed = parsed.unwrap_or_else(|report| panic!("{report}\n{config}"));
-        let dial = Arc::new(Scripted(upstreams.clone()));
+        let dial =
+            Arc::new(Scripted { upstreams: upstreams.clone(), between: Arc::clone(&between) });
         let app = App::open_for(&parsed, dial, None, log(&parsed));
         app.keep_keys();
-        Self { app, upstreams, tasks, verdict: Verdict(judge) }
+        Self { app, upstreams, tasks, between, verdict: Verdict(judge) }
     }
 
     pub(crate) fn upstream(&self, name: &str) -> &Upstream {
@@ -227,6 +252,11 @@ impl World {
         self.way_in(MODERN_HTTP, "local").connect()
     }
 
+    /// Waits until each upstream has been listed or has failed.
+    pub(crate) async fn listed(&self) {
+        self.app.gateway().listed().await;
+    }
+
     /// Ends the doors; what is under way goes on.
     pub(crate) fn stop_doors(&self) {
         self.app.stop_doors();
@@ -242,6 +272,7 @@ impl World {
         let (door, tasks) = (Arc::clone(self.app.door()), self.tasks.clone());
         let guest = self.app.gateway().enter_locally(role);
         let talk = self.verdict.0.client(side);
+        let between = Arc::clone(&self.between);
         let connect = move || {
             let (ours, theirs) = tokio::io::duplex(PIPE);
             let door = Arc::clone(&door);
@@ -252,7 +283,8 @@ impl World {
                 let (input, output) = tokio::io::split(theirs);
                 tasks.spawn(weir::downstream::stdio::serve(door, guest.clone(), input, output));
             }
-            ours
+            // Only over HTTP does a conversation outlive its connections.
+            between(if side.wire == Wire::Http { "client" } else { "pipe" }, ours)
         };
         Open::new(connect, Some(talk))
     }
@@ -312,11 +344,14 @@ fn completed(scripts: &Scripts, config: &str) -> String {
 }
 
 /// Opens connections to scripts instead of the world.
-struct Scripted(BTreeMap<String, Upstream>);
+struct Scripted {
+    upstreams: BTreeMap<String, Upstream>,
+    between: Between,
+}
 
 impl Scripted {
     fn find(&self, name: &str) -> io::Result<&Upstream> {
-        self.0.get(name).ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.upstreams.get(name).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -327,13 +362,15 @@ impl Dial for Scripted {
             if host == "id" {
                 return Ok(identity::connect());
             }
-            let stream: Box<dyn Stream> = Box::new(self.find(host)?.connect()?);
+            let end = self.find(host)?.connect()?;
+            let stream: Box<dyn Stream> = Box::new((self.between)(host, end));
             Ok(stream)
         }
         .boxed()
     }
 
     fn spawn(&self, command: &Command) -> io::Result<Child> {
-        self.find(&command.program)?.spawn()
+        let name = &command.program;
+        self.find(name)?.spawn(|end| (self.between)(name, end))
     }
 }

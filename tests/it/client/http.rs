@@ -54,6 +54,8 @@ pub(crate) struct Exchange {
     state: State,
     shared: Arc<Shared>,
     judged: Box<Judged>,
+    /// Whether the body has broken off.
+    is_broken: bool,
 }
 
 /// What has come of a response, for whoever judges it.
@@ -182,7 +184,8 @@ impl Http {
             body: Vec::new(),
             events: Reader::new(64 << 20),
         });
-        Exchange { state: State::Coming(coming), shared: Arc::clone(&self.shared), judged }
+        let shared = Arc::clone(&self.shared);
+        Exchange { state: State::Coming(coming), shared, judged, is_broken: false }
     }
 }
 
@@ -239,7 +242,7 @@ impl Exchange {
             while let Some(piece) = self.piece().await {
                 body.extend_from_slice(&piece);
             }
-            return (!body.is_empty()).then(|| body.into());
+            return (!body.is_empty() && !self.is_broken).then(|| body.into());
         }
         loop {
             let State::Here(here) = &mut self.state else { return None };
@@ -267,6 +270,7 @@ impl Exchange {
                     }
                 }
                 broken_or_over => {
+                    self.is_broken = broken_or_over.is_some();
                     let status = here.response.status().as_u16();
                     let state = std::mem::replace(&mut self.state, State::Over(status));
                     if let (State::Here(here), None) = (state, broken_or_over) {

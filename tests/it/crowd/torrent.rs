@@ -299,6 +299,6 @@ impl Dial for Apart {
 
     fn spawn(&self, _: &Command) -> std::io::Result<Child> {
         let _elsewhere = self.runtime.enter();
-        self.upstream.spawn()
+        self.upstream.spawn(|end| end)
     }
 }

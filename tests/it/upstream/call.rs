@@ -119,16 +119,24 @@ impl Call {
         self.sink.send(Out::Piece(bytes.replace("{id}", &self.id.to_string()).into()));
     }
 
+    /// Breaks off: over HTTP the connection ends, else the process.
+    pub(crate) fn hang_up(self) {
+        self.sink.send(Out::HangUp);
+    }
+
     /// Waits until nobody wants the answer any more.
     pub(crate) async fn cancelled(&self) -> Cancelled {
-        let gone = async {
-            tokio::select! {
-                biased;
-                () = self.cancelled.cancelled() => Cancelled::Told,
-                () = self.sink.0.closed() => Cancelled::Closed,
-            }
-        };
-        tokio::time::timeout(PATIENCE, gone).await.expect("the call is cancelled in time")
+        let gone = tokio::time::timeout(PATIENCE, self.gone()).await;
+        gone.expect("the call is cancelled in time")
+    }
+
+    /// The same, however long it takes.
+    pub(crate) async fn gone(&self) -> Cancelled {
+        tokio::select! {
+            biased;
+            () = self.cancelled.cancelled() => Cancelled::Told,
+            () = self.sink.0.closed() => Cancelled::Closed,
+        }
     }
 
     /// Whether somebody still wants the answer, as far as a server can know.

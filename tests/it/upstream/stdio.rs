@@ -17,11 +17,14 @@ use super::{Ear, QUEUE, Upstream};
 const PIPE: usize = 64 * 1024;
 
 impl Upstream {
-    /// Starts the process.
-    pub(crate) fn spawn(&self) -> io::Result<Child> {
+    /// Starts the process; `between` is given its end of the pipes and gives what the house gets.
+    pub(crate) fn spawn(
+        &self,
+        between: impl FnOnce(DuplexStream) -> DuplexStream,
+    ) -> io::Result<Child> {
         let (number, stop) = self.connected()?;
         let (ours, theirs) = tokio::io::duplex(PIPE);
-        let (stdout, stdin) = tokio::io::split(theirs);
+        let (stdout, stdin) = tokio::io::split(between(theirs));
         self.run(number, ours, stop.clone());
         Ok(Child {
             stdin: Box::new(stdin),
@@ -53,9 +56,13 @@ impl Upstream {
     }
 
     async fn read(&self, number: u64, input: ReadHalf<DuplexStream>, sink: Sink) {
-        let mut lines = BufReader::new(input).lines();
+        let (mut input, mut read) = (BufReader::new(input), String::new());
         let mut initialized = false;
-        while let Ok(Some(line)) = lines.next_line().await {
+        loop {
+            read.clear();
+            // Without its end it is no line: whoever wrote it was cut off.
+            let Ok(1..) = input.read_line(&mut read).await else { return };
+            let Some(line) = read.strip_suffix('\n').map(str::to_owned) else { return };
             self.heard(line.as_bytes());
             match Message::parse(line.clone().into()) {
                 Ok(Message::Request(request)) => {
@@ -88,6 +95,7 @@ async fn write(
 ) {
     loop {
         let out = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             out = outs.recv() => out,
         };

@@ -1,0 +1,132 @@
+//! The corpora of `fuzz/`: each committed input goes through its target's check, in its time, and so do inputs
+//! that are made from them, a few by day, and as many as there is time for in `./dev fuzz` and by night.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::checks::TARGETS;
+use crate::sim::Dice;
+
+/// How long one input may take, in an unoptimized build on a busy machine.
+const TIME: Duration = Duration::from_secs(5);
+
+/// How large all corpora are together, at the most.
+const BYTES: u64 = 300 * 1024;
+
+fn corpora() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus")
+}
+
+/// The inputs of a target, in the order of their names.
+fn inputs(target: &str) -> Vec<PathBuf> {
+    let folder = corpora().join(target);
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths
+}
+
+fn replay(targets: std::ops::Range<usize>) {
+    for (target, check) in &TARGETS[targets] {
+        let inputs = inputs(target);
+        assert!(inputs.len() >= 5, "{target} has {} inputs", inputs.len());
+        for path in inputs {
+            let bytes = std::fs::read(&path).expect("an input");
+            let begin = Instant::now();
+            let checked = std::panic::catch_unwind(|| check(&bytes));
+            assert!(checked.is_ok(), "{}", path.display());
+            assert!(begin.elapsed() < TIME, "{}: {:?}", path.display(), begin.elapsed());
+        }
+    }
+}
+
+#[test]
+fn what_reads_and_writes_text_keeps_its_word_for_every_committed_input() {
+    replay(0..11);
+}
+
+#[test]
+fn the_house_keeps_its_word_for_every_committed_input() {
+    replay(11..TARGETS.len());
+}
+
+/// How many inputs are made from a target's corpus: of text, and where each takes a house.
+const MADE: u64 = 300;
+const MADE_HOUSES: u64 = 15;
+
+/// An input made from those of a corpus.
+fn made(from: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
+    let mut bytes = from[dice.below(from.len() as u64) as usize].clone();
+    for _ in 0..=dice.below(4) {
+        let at = dice.below(bytes.len() as u64 + 1) as usize;
+        let end = (at + dice.below(9) as usize).min(bytes.len());
+        match dice.below(6) {
+            0 if at < bytes.len() => bytes[at] ^= 1 << dice.below(8),
+            1 if at < bytes.len() => bytes[at] = dice.next() as u8,
+            2 => bytes.truncate(at),
+            3 => drop(bytes.drain(at..end)),
+            4 => {
+                let again = bytes[at..end].repeat(1 + dice.below(4) as usize);
+                bytes.splice(at..at, again);
+            }
+            _ => {
+                let other = &from[dice.below(from.len() as u64) as usize];
+                let cut = dice.below(other.len() as u64 + 1) as usize;
+                bytes.splice(at.., other[cut..].iter().copied());
+            }
+        }
+    }
+    bytes
+}
+
+/// Makes so many inputs for each of these targets; if `WEIR_FUZZ_SECONDS` is set, as many as there is time
+/// for, others each time, and only for targets whose names hold `WEIR_FUZZ`.
+fn make(targets: std::ops::Range<usize>, count: u64) {
+    let time = std::env::var("WEIR_FUZZ_SECONDS").ok();
+    let time = time.map(|it| Duration::from_secs(it.parse().expect("a number")));
+    let wanted = std::env::var("WEIR_FUZZ").unwrap_or_default();
+    let seed = time.map_or(1, |_| now());
+    for (target, check) in TARGETS[targets].iter().filter(|(target, _)| target.contains(&*wanted)) {
+        let read = |path: &PathBuf| std::fs::read(path).expect("an input");
+        let from: Vec<_> = inputs(target).iter().map(read).collect();
+        let (mut dice, mut tried, begin) = (Dice::new(seed), 0, Instant::now());
+        while time.map_or(tried < count, |time| begin.elapsed() < time) {
+            let bytes = made(&from, &mut dice);
+            let started = Instant::now();
+            let checked = std::panic::catch_unwind(|| check(&bytes));
+            let shown = || bytes.escape_ascii().to_string();
+            assert!(checked.is_ok(), "{target}: b\"{}\"", shown());
+            assert!(started.elapsed() < TIME, "{target}: {:?}: {}", started.elapsed(), shown());
+            tried += 1;
+        }
+        let rate = tried as f64 / begin.elapsed().as_secs_f64();
+        eprintln!("{target}: {tried} inputs, {rate:.0}/s");
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+#[test]
+fn made_from_the_committed_inputs_others_find_no_fault_with_text_either() {
+    make(0..11, MADE);
+}
+
+#[test]
+fn made_from_the_committed_inputs_others_find_no_fault_with_the_house_either() {
+    make(11..TARGETS.len(), MADE_HOUSES);
+}
+
+#[test]
+fn the_corpora_are_small_and_each_is_a_targets() {
+    let mut bytes = 0;
+    for folder in std::fs::read_dir(corpora()).expect("corpora") {
+        let name = folder.expect("an entry").file_name().into_string().expect("a name");
+        assert!(TARGETS.iter().any(|(target, _)| *target == name), "no target is called {name}");
+        for path in inputs(&name) {
+            bytes += path.metadata().expect("a file").len();
+        }
+    }
+    assert!(bytes <= BYTES, "{bytes} bytes");
+}

@@ -1,0 +1,241 @@
+//! A simulation of the whole house: a seed makes the servers, the clients, what they do and what befalls
+//! them, on one thread and a paused clock.
+//!
+//! Servers crash, restart, stay away, change their lists, answer late, in pieces, twice, to nobody or
+//! never; every connection is cut into odd chunks, is slow, or breaks; clients of both eras call, read,
+//! list, listen, cancel and leave, and in some histories the doors close in the middle of it. A
+//! [`Ledger`] keeps what was sent, executed and answered, and what must not be. The same seed gives the
+//! same history.
+//!
+//! `WEIR_SEED=n` replays one seed and prints its history, `WEIR_SEEDS=n` runs so many.
+
+mod client;
+mod dice;
+mod ledger;
+mod server;
+mod weather;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use weir::mcp::kind::Kind;
+
+use crate::cell::{CLIENTS, UPSTREAMS};
+use crate::upstream::{Cursors, Replies, Script};
+use crate::world::{World, pass};
+use client::Person;
+pub(crate) use dice::Dice;
+use ledger::Ledger;
+use server::Server;
+use weather::Weather;
+
+/// Seeds by day, and by night as many as fit into this time, at most so many.
+const SEEDS: u64 = 200;
+const NIGHTLY_SEEDS: u64 = 100_000;
+const NIGHT: Duration = Duration::from_secs(30 * 60);
+
+/// One seed in so many is run twice.
+const AGAIN: u64 = 20;
+
+/// Seeds run on so many threads, each on one.
+const THREADS: u64 = 2;
+
+const NAMES: [&str; 3] = ["ash", "bay", "cay"];
+
+/// Long enough for everything that Weir does by itself: pauses, spaced notices, lists read again.
+const QUIET: Duration = Duration::from_secs(150);
+
+const CONFIG: &str = r#"
+[protocol]
+legacy_sse = true
+page_size = 3
+[defaults]
+timeouts = { startup = "5s", list = "5s", call = "5s" }
+retry = { max_backoff = "4s" }
+[roles.staff]
+prompts.allow = ["*"]
+tools.allow = ["*"]
+resources.allow = ["*"]
+[roles.guest]
+prompts.allow = ["*/open_*"]
+tools.allow = ["*/open_*"]
+resources.allow = ["*/*open*"]
+"#;
+
+#[test]
+fn what_is_promised_holds_in_every_history() {
+    let (from, to, until) = seeds();
+    let (next, begin) = (AtomicU64::new(from), Instant::now());
+    let failures = std::thread::scope(|scope| {
+        let run = || {
+            let mut failures = Vec::new();
+            while begin.elapsed() < until && failures.is_empty() {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= to {
+                    break;
+                }
+                failures.extend(visit(seed));
+            }
+            failures
+        };
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(run)).collect();
+        let failures = threads.into_iter().map(|thread| thread.join().expect("it catches all"));
+        failures.flatten().collect::<Vec<_>>()
+    });
+    let (done, seconds) = (next.into_inner().min(to) - from, begin.elapsed().as_secs_f64());
+    eprintln!("{done} seeds in {seconds:.1} s, {:.1}/s", done as f64 / seconds);
+    assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
+}
+
+/// The first seed, the one behind the last, and how long there is time for them.
+fn seeds() -> (u64, u64, Duration) {
+    let number = |name: &str| std::env::var(name).ok().map(|it| it.parse().expect("a number"));
+    if let Some(seed) = number("WEIR_SEED") {
+        return (seed, seed + 1, Duration::MAX);
+    }
+    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions));
+    match number("WEIR_SEEDS") {
+        Some(count) => (0, count, Duration::MAX),
+        None if is_night => (0, NIGHTLY_SEEDS, NIGHT),
+        None => (0, SEEDS, Duration::MAX),
+    }
+}
+
+/// Runs a seed, some of them twice. What was wrong, with how to see it again.
+fn visit(seed: u64) -> Option<String> {
+    let is_alone = std::env::var_os("WEIR_SEED").is_some();
+    let ledger = Ledger::new(seed);
+    let lived = catch_unwind(AssertUnwindSafe(|| live(seed, &ledger)));
+    if is_alone {
+        eprintln!("{}", ledger.history());
+    }
+    let told = |what: String| {
+        format!("seed {seed}: {what}\nreplay: WEIR_SEED={seed} cargo test --test it -- sim")
+    };
+    if let Err(panic) = lived {
+        return Some(told(text_of(&*panic)));
+    }
+    let wrong = ledger.wrong();
+    if !wrong.is_empty() {
+        return Some(told(wrong.join("\n")));
+    }
+    if is_alone || seed % AGAIN == 0 {
+        let again = Ledger::new(seed);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| live(seed, &again))) {
+            return Some(told(format!("once more: {}", text_of(&*panic))));
+        }
+        if ledger.hash() != again.hash() {
+            let (one, other) = (ledger.history(), again.history());
+            let at = one.lines().zip(other.lines()).position(|(one, other)| one != other);
+            let at = at.unwrap_or(one.lines().count().min(other.lines().count()));
+            let part = |text: &str| {
+                text.lines().skip(at.saturating_sub(3)).take(6).collect::<Vec<_>>().join("\n")
+            };
+            let (one, other) = (part(&one), part(&other));
+            return Some(told(format!("two histories:\n{one}\n --- and\n{other}")));
+        }
+    }
+    None
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "a panic".into())
+}
+
+/// What a seed makes.
+fn live(seed: u64, ledger: &Arc<Ledger>) {
+    weir::chance::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(history(seed, ledger));
+}
+
+async fn history(seed: u64, ledger: &Arc<Ledger>) {
+    let mut dice = Dice::new(seed);
+    let tasks = TaskTracker::new();
+    let count = 1 + dice.below(NAMES.len() as u64) as usize;
+    let scripts: Vec<_> =
+        NAMES[..count].iter().map(|name| (*name, script(name, &mut dice))).collect();
+    let weather = Weather::new(dice.fork(), tasks.clone());
+    let world = World::open_between(scripts, CONFIG, tasks.clone(), weather.between());
+    let servers: Vec<_> =
+        NAMES[..count].iter().map(|name| Server::new(name, world.upstream(name), ledger)).collect();
+    let mut serving = Vec::new();
+    for server in &servers {
+        for work in server.serve(&tasks) {
+            serving.push(AbortOnDropHandle::new(tasks.spawn(work)));
+        }
+    }
+    world.listed().await;
+
+    let mut people = Vec::new();
+    for number in 0..2 + dice.below(3) {
+        let side = CLIENTS[dice.below(CLIENTS.len() as u64) as usize];
+        let role = if dice.one_in(2) { "guest" } else { "staff" };
+        let client = world.client_as(role, side).await;
+        people.push(Person::new(number, role, client, &servers, ledger, dice.fork()));
+    }
+    if dice.one_in(2) {
+        weather.storm();
+        ledger.storms();
+    }
+    let stops_after = dice.one_in(3).then(|| Duration::from_millis(500 + dice.below(8_000)));
+    let over = CancellationToken::new();
+    let listening = join_all(people.iter().map(|person| person.listen(&over)));
+    let working = async {
+        let stop = async {
+            if let Some(after) = stops_after {
+                pass(after).await;
+                ledger.tell("house", "stops");
+                ledger.stops();
+                world.stop_doors();
+            }
+        };
+        let lives = join_all(people.iter().map(Person::live));
+        let fates = join_all(servers.iter().map(|server| server.suffer(dice.fork())));
+        tokio::join!(lives, fates, stop);
+        weather.calm();
+        if stops_after.is_none() {
+            pass(QUIET).await;
+            join_all(people.iter().map(Person::look_around)).await;
+        }
+        over.cancel();
+    };
+    tokio::join!(listening, working);
+    for person in &people {
+        person.check();
+    }
+    drop(people);
+    world.stop_doors();
+    world.drained().await;
+    // What a client has left is noticed, at the latest, when its connection is.
+    pass(Duration::from_secs(20)).await;
+    for server in &servers {
+        server.check();
+    }
+    drop((servers, serving));
+    world.close().await;
+}
+
+fn script(name: &str, dice: &mut Dice) -> Script {
+    let side = UPSTREAMS[dice.below(UPSTREAMS.len() as u64) as usize];
+    let replies = if dice.one_in(2) { Replies::Events } else { Replies::Json };
+    let cursors = if dice.one_in(2) { Cursors::Offsets } else { Cursors::Odd("") };
+    let script = Script::new(side).replies(replies).cursors(cursors);
+    let script = script.paged(1 + dice.below(5) as usize);
+    Kind::ALL.into_iter().fold(script, |script, kind| {
+        let names = server::first_names(kind, name);
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        script.items(kind, &names)
+    })
+}

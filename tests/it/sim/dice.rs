@@ -1,0 +1,30 @@
+//! Numbers that follow from a seed (SplitMix64).
+
+#[derive(Debug, Clone)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x5EED)
+    }
+
+    /// Dice of their own for somebody else, whoever throws first.
+    pub(crate) fn fork(&mut self) -> Self {
+        Self(self.next())
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(crate) fn one_in(&mut self, of: u64) -> bool {
+        self.below(of) == 0
+    }
+}

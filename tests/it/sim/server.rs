@@ -1,0 +1,255 @@
+//! A server in a simulation: what it does with the requests that reach it, and what befalls it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio_util::task::TaskTracker;
+use weir::mcp::kind::Kind;
+
+use super::dice::Dice;
+use super::ledger::{Fate, Ledger};
+use crate::cell::Wire;
+use crate::upstream::{Call, Held, Upstream, definition, own_key};
+use crate::world::pass;
+
+/// What is executed, and of which kind it is.
+pub(super) const METHODS: [(&str, Kind); 3] =
+    [("tools/call", Kind::Tool), ("prompts/get", Kind::Prompt), ("resources/read", Kind::Resource)];
+
+/// How many changes and other misfortunes a server has.
+const MISFORTUNES: u64 = 12;
+
+#[derive(Clone)]
+pub(super) struct Server {
+    pub(super) name: &'static str,
+    upstream: Upstream,
+    ledger: Arc<Ledger>,
+    /// What it lists now, of each kind.
+    lists: Arc<[Mutex<BTreeSet<String>>; 4]>,
+    /// Requests that it works at.
+    open: Arc<AtomicI64>,
+}
+
+/// What a server lists at first. The item 0 of either sort stays for ever.
+pub(super) fn first_names(kind: Kind, server: &str) -> Vec<String> {
+    let names = ["open_0", "open_1", "open_2", "secret_0", "secret_1"];
+    names.iter().map(|name| name_of(kind, server, name)).collect()
+}
+
+/// What an item is called, where the clients do not put the server's name before it.
+pub(super) fn name_of(kind: Kind, server: &str, name: &str) -> String {
+    match kind {
+        Kind::Prompt | Kind::Tool => name.to_owned(),
+        Kind::Resource => format!("{server}_{name}"),
+        // A scheme has no underscore.
+        Kind::Template => format!("{server}-{}", name.replace('_', "-")),
+    }
+}
+
+/// Whether a guest may use it.
+pub(super) fn is_open(name: &str) -> bool {
+    name.contains("open")
+}
+
+impl Server {
+    pub(super) fn new(name: &'static str, upstream: &Upstream, ledger: &Arc<Ledger>) -> Self {
+        let lists = Kind::ALL.map(|kind| Mutex::new(first_names(kind, name).into_iter().collect()));
+        let (upstream, ledger) = (upstream.clone(), Arc::clone(ledger));
+        Self { name, upstream, ledger, lists: Arc::new(lists), open: Arc::default() }
+    }
+
+    /// The keys of what it lists, as clients have to see them.
+    pub(super) fn listed(&self, kind: Kind, role: &str) -> Vec<String> {
+        let names = self.lists[kind.index()].lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let names = names.into_iter().filter(|name| role == "staff" || is_open(name));
+        names.map(|name| self.public(kind, &name)).collect()
+    }
+
+    /// The key of an item, as clients see it.
+    pub(super) fn public(&self, kind: Kind, name: &str) -> String {
+        match kind {
+            Kind::Prompt | Kind::Tool => format!("{}__{name}", self.name),
+            Kind::Resource | Kind::Template => own_key(kind, name),
+        }
+    }
+
+    /// Takes what is to be executed into its hands.
+    pub(super) fn serve(&self, tasks: &TaskTracker) -> Vec<BoxFuture<'static, ()>> {
+        self.ledger.tell(self.name, format!("stands there: {}", self.upstream.side()));
+        let serve = |(method, kind): (&str, Kind)| {
+            let held = self.upstream.hold(method);
+            self.clone().take_all(held, kind, tasks.clone()).boxed()
+        };
+        METHODS.map(serve).into()
+    }
+
+    async fn take_all(self, mut held: Held, kind: Kind, tasks: TaskTracker) {
+        while let Some(call) = held.any().await {
+            let inner = call.params.get_object("_meta").expect("_meta");
+            let number = inner.get("sim/number").expect("a number").parse().expect("a number");
+            let server = self.clone();
+            tasks.spawn(async move { server.execute(call, kind, number).await });
+        }
+    }
+
+    async fn execute(self, call: Call, kind: Kind, number: u64) {
+        self.ledger.execute(number);
+        self.ledger.tell(self.name, format!("has {number}"));
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let (fate, mut dice) = self.ledger.fate(number);
+        let delay = if dice.one_in(3) { 0 } else { dice.below(400) };
+        let how = tokio::select! {
+            biased;
+            how = call.gone() => Some(how),
+            () = pass(Duration::from_millis(delay)), if fate != Fate::Silence => None,
+        };
+        match how {
+            Some(_) => self.ledger.tell(self.name, format!("hears that {number} is over")),
+            None => {
+                self.ledger.tell(self.name, format!("ends {number}: {fate:?}"));
+                self.end(call, kind, number, fate, &mut dice).await;
+            }
+        }
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    async fn end(&self, call: Call, kind: Kind, number: u64, fate: Fate, dice: &mut Dice) {
+        let is_http = self.upstream.side().is_http();
+        let result = |more: &str| self.result(kind, number, more);
+        match fate {
+            Fate::Noted if call.wants_progress() => {
+                for step in 1..=1 + dice.below(3) {
+                    call.progress(&format!(r#""progress":{step}"#));
+                    pass(Duration::from_millis(dice.below(100))).await;
+                }
+                call.result(&result(""));
+            }
+            Fate::Large | Fate::CutShort if is_http => {
+                let whole = result(&"large ".repeat(15_000 + dice.below(10_000) as usize));
+                let whole = format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{whole}}}"#);
+                let cut = whole.len() - 1 - dice.below(whole.len() as u64 - 70_000) as usize;
+                call.piece(&whole[..cut]);
+                pass(Duration::from_millis(dice.below(100))).await;
+                if fate == Fate::Large {
+                    call.piece(&whole[cut..]);
+                } else {
+                    call.hang_up();
+                }
+            }
+            Fate::Refused => call.garbage(&format!(
+                r##"{{"jsonrpc":"2.0","id":{{id}},"error":{{"code":-31000,"message":"{}"}}}}"##,
+                proof(self.name, number)
+            )),
+            Fate::HungUp => call.hang_up(),
+            Fate::Garbage => call.garbage(r#"{"jsonrpc":"2.0","id":{id}}"#),
+            Fate::Twice => {
+                let first = format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{}}}"#, result(""));
+                call.stray(&first);
+                call.result(&result("a second time"));
+            }
+            Fate::Misdirected => {
+                let wrong = result("for somebody else");
+                call.stray(&format!(r#"{{"jsonrpc":"2.0","id":987654321,"result":{wrong}}}"#));
+                call.result(&result(""));
+            }
+            _ => call.result(&result("")),
+        }
+    }
+
+    fn result(&self, kind: Kind, number: u64, more: &str) -> String {
+        let text = format!("{more} {}", proof(self.name, number));
+        let era = if self.upstream.side().is_modern() { r#""resultType":"complete","# } else { "" };
+        let text = format!(r#"{{"type":"text","text":"{text}"}}"#);
+        match kind {
+            Kind::Tool => format!(r#"{{{era}"content":[{text}]}}"#),
+            Kind::Prompt => {
+                format!(r#"{{{era}"messages":[{{"role":"user","content":{text}}}]}}"#)
+            }
+            Kind::Resource | Kind::Template => {
+                let text = text.replace(r#""type":"text""#, r#""uri":"file:///x""#);
+                let age = r#""ttlMs":0,"cacheScope":"private","#;
+                let age = if era.is_empty() { "" } else { age };
+                format!(r#"{{{era}{age}"contents":[{text}]}}"#)
+            }
+        }
+    }
+
+    /// What befalls it, one thing after the other.
+    pub(super) async fn suffer(&self, mut dice: Dice) {
+        let upstream = &self.upstream;
+        for _ in 0..dice.below(MISFORTUNES) {
+            pass(Duration::from_millis(50 + dice.below(1_500))).await;
+            if self.ledger.has_stopped() {
+                break;
+            }
+            match dice.below(10) {
+                0 => {
+                    self.ledger.tell(self.name, "restarts");
+                    upstream.restart();
+                }
+                1 => {
+                    self.ledger.tell(self.name, "is away");
+                    upstream.go_down();
+                    pass(Duration::from_millis(dice.below(6_000))).await;
+                    self.ledger.tell(self.name, "is back");
+                    upstream.come_up();
+                }
+                2 if upstream.side().is_http() && !upstream.side().is_modern() => {
+                    self.ledger.tell(self.name, "forgets");
+                    upstream.forget_sessions();
+                }
+                3 => {
+                    let kind = Kind::ALL[dice.below(4) as usize];
+                    upstream.announce(kind.topic());
+                }
+                _ => self.change(&mut dice),
+            }
+        }
+        upstream.come_up();
+    }
+
+    /// Lists something more, or no longer, and says so to whoever listens just now.
+    fn change(&self, dice: &mut Dice) {
+        let kind = Kind::ALL[dice.below(4) as usize];
+        let sort = if dice.one_in(2) { "open" } else { "secret" };
+        let name = name_of(kind, self.name, &format!("{sort}_{}", 1 + dice.below(4)));
+        let item = definition(kind, &name);
+        self.ledger.tell(self.name, format!("changes {kind:?} {name}"));
+        let mut list = self.lists[kind.index()].lock().unwrap_or_else(PoisonError::into_inner);
+        if list.remove(&name) {
+            self.upstream.change_quietly(kind, |all| all.retain(|it| *it != item));
+        } else {
+            self.upstream.change_quietly(kind, |all| all.push(item));
+            list.insert(name.clone());
+        }
+        drop(list);
+        self.ledger.change("staff", kind.topic());
+        if is_open(&name) {
+            self.ledger.change("guest", kind.topic());
+        }
+        self.upstream.announce(kind.topic());
+    }
+
+    /// Nothing may be left with it when all clients are gone.
+    pub(super) fn check(&self) {
+        // Whoever gives up while the request is still on its way may be quicker than it, on another connection.
+        self.upstream.forgive("the unknown request");
+        if self.upstream.side().wire == Wire::Stdio {
+            // A process that ends while it is asked for its era may be a legacy one, which some do.
+            self.upstream.forgive("initialize");
+        }
+        let open = self.open.load(Ordering::Relaxed);
+        if open != 0 {
+            self.ledger.object(format!("{} was not told of the end of {open} requests", self.name));
+        }
+    }
+}
+
+/// What only the answer to this request, by this server, carries.
+pub(super) fn proof(server: &str, number: u64) -> String {
+    format!("#{number} by {server}#")
+}
