@@ -124,7 +124,7 @@ fn visit(seed: u64) -> Option<String> {
     if !wrong.is_empty() {
         return Some(told(wrong.join("\n")));
     }
-    if is_alone || seed % AGAIN == 0 {
+    if is_alone || seed.is_multiple_of(AGAIN) {
         let again = Ledger::new(seed);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| live(seed, &again))) {
             return Some(told(format!("once more: {}", text_of(&*panic))));

@@ -26,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// How long a client waits until it tries again what has broken off.
 const AGAIN: Duration = Duration::from_millis(300);
 
+/// Each topic's number of notices, and the keys of each kind as they were listed last.
+type Told = (BTreeMap<Topic, u32>, BTreeMap<Kind, Vec<String>>);
+
 pub(super) struct Person {
     name: String,
     role: &'static str,
@@ -34,7 +37,7 @@ pub(super) struct Person {
     ledger: Arc<Ledger>,
     seed: u64,
     /// What it has been told, and has listed since: each topic's number of notices, each kind's keys.
-    told: Mutex<(BTreeMap<Topic, u32>, BTreeMap<Kind, Vec<String>>)>,
+    told: Mutex<Told>,
     listens: bool,
 }
 
@@ -334,7 +337,7 @@ impl Person {
 
     fn told(
         &self,
-    ) -> std::sync::MutexGuard<'_, (BTreeMap<Topic, u32>, BTreeMap<Kind, Vec<String>>)> {
+    ) -> std::sync::MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
