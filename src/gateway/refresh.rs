@@ -3,6 +3,7 @@
 //! One task per upstream. It lists everything when the upstream has connected, one topic when the
 //! upstream says that it has changed, and what has outlived its time. A list that fails half-way leaves
 //! the last complete snapshot in place and is tried again. Until the first list what was kept on disk is shown.
+//! While the upstream sleeps what it listed last stays, and nothing is asked; it is listed when it wakes.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use super::kept::{self, Kept};
 use crate::catalog::{Catalog, Introduction, Snapshot};
 use crate::chance;
 use crate::mcp::kind::{Kind, Topic};
-use crate::upstream::{About, Changes, Listing, OnDown, Status, Upstream};
+use crate::upstream::{About, Awake, Changes, Listing, OnDown, Status, Upstream};
 
 /// Changes that follow a read this closely are read together.
 const BURST: Duration = Duration::from_millis(300);
@@ -55,6 +56,10 @@ pub(super) struct Refresh {
     topics: [Plan; 3],
     /// Until the first list, or the first failure.
     unsettled: Option<Unsettled>,
+    /// It stays up until all of this connection has been listed.
+    unlisted: Option<Awake>,
+    /// What it said of itself last.
+    said: Option<Introduction>,
     /// When it is to be left out, where it has been away.
     hide: Option<Instant>,
     is_away: bool,
@@ -131,6 +136,8 @@ impl Refresh {
             read,
             topics: [plan; 3],
             unsettled: Some(unsettled),
+            unlisted: None,
+            said: None,
             hide: None,
             is_away: false,
             kept,
@@ -140,7 +147,10 @@ impl Refresh {
 
     /// Lists the upstream whenever there may be something new. Ends only when `stop` fires.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        self.show_kept().await;
+        if !self.show_kept().await {
+            // Nobody could find what it has.
+            self.upstream.wake();
+        }
         self.look_at_status();
         loop {
             let due = self.topics.iter().filter_map(|plan| plan.due).chain(self.hide).min();
@@ -176,12 +186,18 @@ impl Refresh {
         let status = self.status.borrow_and_update().clone();
         match status {
             Status::Starting => {}
+            Status::Asleep => {
+                // What was listed stays, and may be asked for: that starts it.
+                self.epoch = None;
+                self.topics.iter_mut().for_each(|plan| plan.due = None);
+            }
             Status::Up(about) => {
                 if self.epoch.replace(about.epoch) == Some(about.epoch) {
                     return;
                 }
                 (self.hide, self.is_away) = (None, false);
                 self.catalog.hide(self.upstream.name(), false);
+                self.unlisted = Some(self.upstream.stay_up());
                 self.introduce(introduction(&about));
                 self.read = *self.changes.borrow_and_update();
                 for plan in &mut self.topics {
@@ -193,7 +209,7 @@ impl Refresh {
                 // What was listed stays; there is nobody to ask for more.
                 self.epoch = None;
                 self.topics.iter_mut().for_each(|plan| plan.due = None);
-                self.unsettled = None;
+                (self.unsettled, self.unlisted) = (None, None);
                 if let OnDown::Hide { after } = self.upstream.settings().on_down
                     && !self.is_away
                 {
@@ -204,20 +220,24 @@ impl Refresh {
         }
     }
 
-    /// Shows what the upstream listed before Weir was started, if that was kept.
-    async fn show_kept(&mut self) {
-        let Some(kept) = self.kept.clone() else { return };
+    /// Shows what the upstream listed before Weir was started; tells whether that was kept.
+    async fn show_kept(&mut self) -> bool {
+        let Some(kept) = self.kept.clone() else { return false };
         // Reading a file blocks. A panic in there is no reason to show nothing for ever.
         let Ok(Some(found)) = tokio::task::spawn_blocking(move || kept.read()).await else {
-            return;
+            return false;
         };
         self.introduce(found.introduction);
         for (kind, snapshot) in Kind::ALL.into_iter().zip(found.snapshots) {
             self.kept_digests[kind.index()] = Some(kept::digest(&snapshot.items));
+            if self.sentries.pins.holds(self.upstream.name()) {
+                self.held[kind.index()] = Some(snapshot.clone());
+            }
             self.publish(kind, snapshot);
         }
         debug!(upstream = %self.upstream.name(), "what it listed last is shown until it is there");
         self.unsettled = None;
+        true
     }
 
     /// Keeps something on disk, where lists are kept.
@@ -251,7 +271,8 @@ impl Refresh {
         }
     }
 
-    fn introduce(&self, said: Introduction) {
+    fn introduce(&mut self, said: Introduction) {
+        self.said = Some(said.clone());
         let (name, sentries) = (self.upstream.name(), &self.sentries);
         let instructions = sentries.pins.introduce(name, said.instructions);
         let instructions = sentries.guard.introduce(name, instructions);
@@ -259,10 +280,9 @@ impl Refresh {
     }
 
     /// Something else is approved than before.
-    fn look_at_approvals(&self) {
-        let status = self.status.borrow().clone();
-        if let Status::Up(about) = &status {
-            self.introduce(introduction(about));
+    fn look_at_approvals(&mut self) {
+        if let Some(said) = self.said.clone() {
+            self.introduce(said);
         }
         for (kind, held) in Kind::ALL.into_iter().zip(&self.held) {
             if let Some(snapshot) = held {
@@ -304,6 +324,8 @@ impl Refresh {
         }
         let lists = join_all(due.iter().map(|topic| self.list(*topic))).await;
         let (mut is_new, mut keep) = (false, Vec::new());
+        // All of them are due at first, and each that fails is due again.
+        let mut failed = false;
         for (topic, next) in due.into_iter().zip(lists) {
             let plan = &mut self.topics[topic.index()];
             match next {
@@ -319,6 +341,7 @@ impl Refresh {
                     is_new |= plan.relax(listed.digests);
                 }
                 Err(()) => {
+                    failed = true;
                     plan.is_pressed = false;
                     // One that is left alone is not asked before a call may be.
                     let rests_until = self.upstream.rests_until();
@@ -336,6 +359,9 @@ impl Refresh {
         self.unsettled = None;
         for lists in keep {
             self.keep_lists(lists).await;
+        }
+        if !failed {
+            self.unlisted = None;
         }
     }
 

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::asks::{Called, MAX_ASKING, Running};
 use super::board::Board;
 use super::connection::Connection;
+use super::demand::{Demand, Use};
 use super::dial::Dial;
 use super::links::{Lease, Links};
 use super::meter::Calls;
@@ -34,6 +35,9 @@ use crate::mcp::task::TaskOwner;
 /// How many calls may wait for their turn, and how long.
 const MAX_WAITING: usize = 128;
 const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// How long whoever comes while it is being stopped waits for that: a child has 5 s on the ladder.
+const CLOSING: Duration = Duration::from_secs(10);
 
 /// Complaints that wait for the supervisor. When it is full, one about the same connection is already
 /// on its way.
@@ -60,6 +64,8 @@ struct Shared {
     turns: Arc<Semaphore>,
     waiting: AtomicUsize,
     vitals: Arc<Vitals>,
+    /// Who wants it, where it may sleep.
+    demand: Arc<Demand>,
     /// Places of the calls that wait for their clients' answers.
     asking: Arc<Semaphore>,
     /// What their questions may take.
@@ -71,7 +77,7 @@ struct Shared {
 }
 
 impl Upstream {
-    /// Starts the task that keeps the upstream connected until `stop`.
+    /// Starts the task that keeps the upstream connected until `stop`. One that is lazy sleeps first.
     pub fn start(
         settings: Settings,
         dial: Arc<dyn Dial>,
@@ -80,7 +86,9 @@ impl Upstream {
     ) -> Self {
         let settings = Arc::new(settings);
         let (link_sender, links) = watch::channel(None);
-        let (status_sender, status) = watch::channel(Status::Starting);
+        let demand = Demand::new(&settings);
+        let first = if demand.is_lazy() { Status::Asleep } else { Status::Starting };
+        let (status_sender, status) = watch::channel(first);
         let (change_sender, changes) = watch::channel(Changes::default());
         let (complaints, complaint_receiver) = mpsc::channel(COMPLAINTS);
         let vitals = Vitals::new(settings.name.clone(), settings.breaker);
@@ -110,6 +118,7 @@ impl Upstream {
                 links: Arc::clone(&further),
                 board,
                 interest: Arc::clone(&interest),
+                demand: Arc::clone(&demand),
                 complaints: complaint_receiver,
                 memory: Memory::default(),
             };
@@ -129,6 +138,7 @@ impl Upstream {
             turns,
             waiting,
             vitals,
+            demand,
             asking,
             room: Room::new(),
             tasks,
@@ -188,9 +198,28 @@ impl Upstream {
         self.shared.changes.clone()
     }
 
-    /// Lists a kind through all pages. A kind that the upstream does not declare is empty and it is not asked.
+    /// Has it started if it sleeps, so that it is listed.
+    pub fn wake(&self) {
+        if self.shared.demand.is_lazy() {
+            self.shared.demand.summon();
+        }
+    }
+
+    /// Has it started if it sleeps, and waits for that, but not for ever; it does not fall asleep until what is
+    /// returned is dropped.
+    pub async fn awake(&self) -> Awake {
+        Awake { _in_use: self.use_it().await }
+    }
+
+    /// It does not fall asleep until what is returned is dropped. One that sleeps is not started.
+    pub fn stay_up(&self) -> Awake {
+        Awake { _in_use: self.shared.demand.hold() }
+    }
+
+    /// Lists a kind through all pages. One that sleeps is not started. A kind that the upstream does not declare is empty and it is not asked.
     pub async fn list(&self, kind: Kind) -> Result<Listing, Error> {
         let settings = &self.shared.settings;
+        let _held = self.shared.demand.hold();
         if !self.connection()?.about().has(kind.topic()) {
             return Ok(Listing::default());
         }
@@ -217,8 +246,8 @@ impl Upstream {
     /// Sends a call, once. Dropping the future cancels it.
     pub async fn call(&self, call: Call) -> Result<Called, Error> {
         let mut meter = Meter::new(&self.shared.vitals);
-        let turn = match self.admit(&mut meter).await {
-            Ok(turn) => turn,
+        let (in_use, turn) = match self.admit(&mut meter).await {
+            Ok(admitted) => admitted,
             Err(error) => {
                 let failed = Failed::from(error);
                 meter.failed(&failed);
@@ -245,6 +274,7 @@ impl Upstream {
             timeouts,
             began,
             idle_since: began,
+            in_use,
             turns,
             turn: Some(turn),
             asking: Arc::clone(&shared.asking),
@@ -253,23 +283,40 @@ impl Upstream {
     }
 
     /// Whether a call may be sent now; nobody waits for a turn at an upstream that is down, or left alone.
-    async fn admit(&self, meter: &mut Meter) -> Result<OwnedSemaphorePermit, Error> {
-        self.settled().await;
+    async fn admit(&self, meter: &mut Meter) -> Result<(Option<Use>, OwnedSemaphorePermit), Error> {
+        // What is left alone is not started either.
+        if self.rests_until().is_some() {
+            meter.begin()?;
+        }
+        let in_use = self.use_it().await;
         self.connection()?;
         meter.begin()?;
-        self.turn().await
+        Ok((in_use, self.turn().await?))
     }
 
-    /// Waits while the upstream is starting for the first time: what it listed before the last stop may be called
-    /// before it is there again.
-    async fn settled(&self) {
-        if !matches!(*self.shared.status.borrow(), Status::Starting) {
-            return;
+    /// Begins to use it: if it sleeps it is started, unless it is left alone. Waits while it is starting: what
+    /// it listed before may be called before it is there.
+    async fn use_it(&self) -> Option<Use> {
+        let shared = &*self.shared;
+        let in_use = match self.rests_until() {
+            None => shared.demand.begin(),
+            Some(_) => shared.demand.hold(),
+        };
+        // Too late is as good: then it says what it is about.
+        if self.rests_until().is_none() {
+            // It may be on its way out.
+            self.is_no_more(Status::is_asleep, CLOSING).await;
         }
-        let mut status = self.shared.status.clone();
-        let settled = status.wait_for(|status| !matches!(status, Status::Starting));
-        // Too late is as good: then it says that it is still starting.
-        let _ = timeout(self.shared.settings.timeouts.startup, settled).await;
+        self.is_no_more(Status::is_starting, shared.settings.timeouts.startup).await;
+        in_use
+    }
+
+    /// Waits until its status is not so any more, for no longer than `at_most`.
+    async fn is_no_more(&self, is_so: fn(&Status) -> bool, at_most: Duration) {
+        if is_so(&self.shared.status.borrow()) {
+            let mut status = self.shared.status.clone();
+            let _ = timeout(at_most, status.wait_for(|status| !is_so(status))).await;
+        }
     }
 
     /// Subscribes a client to a resource, until what is returned is dropped; from then on its changes are
@@ -280,10 +327,11 @@ impl Upstream {
         dirty: &Dirty,
         owner: &Owner,
     ) -> Result<Subscribed, Error> {
+        let in_use = self.use_it().await;
         if !self.connection()?.about().capabilities.subscribe {
             return Ok(Subscribed::Refused(None));
         }
-        self.shared.interest.join(uri, Listener::Resource(dirty.clone()), owner).await
+        self.shared.interest.join(uri, Listener::Resource(dirty.clone()), owner, in_use).await
     }
 
     /// Subscribes a client to a task of the modern era, by the upstream's own id, until what is returned is dropped.
@@ -295,12 +343,13 @@ impl Upstream {
         task: TaskOwner,
         owner: &Owner,
     ) -> Result<Subscribed, Error> {
+        let in_use = self.use_it().await;
         let about = Arc::clone(self.connection()?.about());
         let is_told = about.era() == Era::Modern && about.capabilities.has_tasks();
         if !is_told || matches!(self.shared.settings.sharing, Sharing::Client) {
             return Ok(Subscribed::Refused(None));
         }
-        self.shared.interest.tasks().join(own, Listener::Task(task), owner).await
+        self.shared.interest.tasks().join(own, Listener::Task(task), owner, in_use).await
     }
 
     async fn send(self, call: Call, questions: Questions, sent: Sent) -> Result<Reply, Failed> {
@@ -383,6 +432,7 @@ impl Upstream {
     fn unavailable(&self) -> Error {
         Error::Unavailable(match &*self.shared.status.borrow() {
             Status::Starting => "it is still starting".into(),
+            Status::Asleep => "it sleeps".into(),
             Status::Up(_) => "it is connecting again".into(),
             Status::Down { reason, .. } => reason.clone(),
         })
@@ -409,6 +459,12 @@ impl Upstream {
         drop(waiting);
         turn.map_err(|_| busy())?.map_err(|_| busy())
     }
+}
+
+/// While this lives an upstream does not fall asleep.
+#[derive(Debug)]
+pub struct Awake {
+    _in_use: Option<Use>,
 }
 
 /// Which connection a call goes over.
