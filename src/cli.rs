@@ -29,6 +29,7 @@ mod needed;
 mod output;
 mod pins;
 mod read;
+mod reloading;
 mod schema;
 mod sealing;
 mod serve;

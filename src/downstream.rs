@@ -16,6 +16,7 @@ mod batch;
 mod beside;
 mod calls;
 mod conversation;
+mod doors;
 mod encode;
 pub mod era;
 pub mod http;
@@ -41,7 +42,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::Audit;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Generation, Guest};
+use crate::policy::{Arrival, Refusal};
+pub use doors::Doors;
 use era::Versions;
 use http::Protection;
 use http::pair::Pairs;
@@ -126,14 +129,16 @@ impl Default for Settings {
     }
 }
 
-/// What all connections share.
+/// What all connections share, under one configuration.
 pub struct Door {
     gateway: Arc<Gateway>,
+    /// Whose rules hold here.
+    generation: Arc<Generation>,
     settings: Settings,
-    sessions: Sessions,
+    sessions: Arc<Sessions>,
     /// The clients of the HTTP+SSE pair.
     pairs: Pairs,
-    streams: Streams,
+    streams: Arc<Streams>,
     /// Every task of this room runs on it, so that a drain can wait for them.
     tasks: TaskTracker,
     /// Fires when the house closes: no new request, streams end, calls that somebody awaits go on.
@@ -141,17 +146,36 @@ pub struct Door {
 }
 
 impl Door {
-    /// Makes the front doors of `gateway`. Nothing runs yet.
-    pub fn new(
+    fn new(
         gateway: Arc<Gateway>,
         settings: Settings,
         tasks: TaskTracker,
         stop: CancellationToken,
-    ) -> Arc<Self> {
+    ) -> Self {
         let sessions = Sessions::new(settings.session_ttl, settings.sessions_per_principal);
-        let streams = Streams::new(settings.streams_per_client);
-        let pairs = Pairs::default();
-        Arc::new(Self { gateway, settings, sessions, pairs, streams, tasks, stop })
+        let streams = Arc::new(Streams::new(settings.streams_per_client));
+        let (sessions, pairs, generation) = (Arc::new(sessions), Pairs::default(), gateway.now());
+        Self { gateway, generation, settings, sessions, pairs, streams, tasks, stop }
+    }
+
+    /// The door to another generation, with everybody who is in.
+    fn then(&self, generation: Arc<Generation>, settings: Settings) -> Self {
+        self.sessions.keep_for(settings.session_ttl);
+        Self {
+            gateway: Arc::clone(&self.gateway),
+            generation,
+            settings: Settings { audit: self.settings.audit.clone(), ..settings },
+            sessions: Arc::clone(&self.sessions),
+            pairs: self.pairs.clone(),
+            streams: Arc::clone(&self.streams),
+            tasks: self.tasks.clone(),
+            stop: self.stop.clone(),
+        }
+    }
+
+    /// Lets a client in.
+    async fn enter(&self, arrival: Arrival<'_>) -> Result<Guest, Refusal> {
+        self.gateway.enter_under(&self.generation, arrival).await
     }
 
     /// Every path that is served over HTTP, and what is there.

@@ -16,6 +16,8 @@ mod keys;
 mod pins;
 #[path = "cli/reading.rs"]
 mod reading;
+#[path = "cli/reloading.rs"]
+mod reloading;
 #[path = "cli/secrets.rs"]
 mod secrets;
 #[path = "cli/securing.rs"]

@@ -8,6 +8,7 @@ use tracing::info;
 use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded, options};
 use super::output;
+use super::reloading::{self, Hangups};
 use super::sealing;
 use super::signals::Signals;
 use crate::app::App;
@@ -30,8 +31,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     sealing::seal();
     let now = Some(std::time::SystemTime::now());
     let options = config::Options { now, ..options(args.allow_anonymous_network) };
-    let mut signals = Signals::new()?;
-    let Loaded { config, demo } = signals.end(args.config.load(&options)).await?;
+    let (mut signals, hangups) = (Signals::new()?, Hangups::new()?);
+    let Loaded { config, demo, files } = signals.end(args.config.load(&options)).await?;
     super::log::start(&config.log, &config.warnings);
     let log = super::audit::open(&config, config.records())?;
     let listener = listen(&config, demo.is_some()).await?;
@@ -45,6 +46,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     app.spawn_door(http::accept_loop(listener, tls, Arc::clone(app.door())));
     let sse =
         config.protocol.legacy_sse.then(|| format!("{scheme}://{address}{}", http::STREAM_PATH));
+    reloading::follow(&app, files, args.allow_anonymous_network, Some(hangups));
     info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");
     if demo.is_some() {
         // Below the lines that tell of its upstreams.
@@ -53,7 +55,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     }
 
     signals.next().await;
-    signals.drain(&app, config.server.shutdown_grace, app.drained()).await;
+    signals.drain(&app, app.config().server.shutdown_grace, app.drained()).await;
     signals.close(app).await;
     info!("stopped");
     Ok(())

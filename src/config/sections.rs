@@ -33,6 +33,8 @@ pub struct Server {
     pub max_connections: usize,
     /// How long calls may run on when the program is told to stop.
     pub shutdown_grace: Duration,
+    /// Whether a change of the configuration's files is taken up by itself.
+    pub watch: bool,
     /// The URL under which clients reach the server, if it is not the address itself.
     pub public_url: Option<Uri>,
     /// What connections are secured with; plain HTTP without.
@@ -49,6 +51,7 @@ impl Default for Server {
             max_body: 4 << 20,
             max_connections: 10_000,
             shutdown_grace: Duration::from_secs(30),
+            watch: true,
             public_url: None,
             tls: None,
         }
@@ -85,6 +88,7 @@ pub(super) fn server(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Server {
             .read("max_connections", value::count(CONNECTIONS))
             .unwrap_or(default.max_connections),
         shutdown_grace: t.read("shutdown_grace", value::duration).unwrap_or(default.shutdown_grace),
+        watch: t.read("watch", value::boolean).unwrap_or(default.watch),
         public_url,
         tls: super::tls::tls(t, surroundings),
     }

@@ -34,7 +34,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
-use super::Door;
+use super::Doors;
 use crate::policy::Certificate;
 pub use pair::{MESSAGES_PATH, STREAM_PATH};
 pub use protection::Protection;
@@ -54,19 +54,24 @@ struct Connection {
 ///
 /// Never ends on an error: what accepting can fail with passes (a client that left, no free file
 /// descriptors), so it waits and tries again.
-pub async fn accept_loop(listener: TcpListener, tls: Option<Arc<Tls>>, door: Arc<Door>) {
-    let sweeper = Arc::clone(&door);
-    door.tasks.spawn(async move { sweeper.sessions.sweep(&sweeper.stop).await });
+pub async fn accept_loop(listener: TcpListener, tls: Option<Arc<Tls>>, doors: Arc<Doors>) {
+    // What is the same under every configuration; who held more would hold the first one for good.
+    let (tasks, stop, sessions, places) = {
+        let door = doors.now();
+        let places = Arc::new(Semaphore::new(door.settings.max_connections));
+        (door.tasks.clone(), door.stop.clone(), Arc::clone(&door.sessions), places)
+    };
+    let ending = stop.clone();
+    tasks.spawn(async move { sessions.sweep(&ending).await });
     if let Some(tls) = tls.clone() {
-        let stop = door.stop.clone();
-        door.tasks.spawn(async move { tls.watch(&stop).await });
+        let ending = stop.clone();
+        tasks.spawn(async move { tls.watch(&ending).await });
     }
-    let places = Arc::new(Semaphore::new(door.settings.max_connections));
     let mut pause = FIRST_PAUSE;
     loop {
         let accepted = tokio::select! {
             biased;
-            () = door.stop.cancelled() => return,
+            () = stop.cancelled() => return,
             accepted = async {
                 // Before accepting: who has no place waits in the kernel and not here.
                 let place = Arc::clone(&places).acquire_owned().await;
@@ -80,8 +85,8 @@ pub async fn accept_loop(listener: TcpListener, tls: Option<Arc<Tls>>, door: Arc
                 if let Err(error) = stream.set_nodelay(true) {
                     debug!(%peer, %error, "small answers may be late");
                 }
-                let (serving, tls) = (Arc::clone(&door), tls.clone());
-                door.tasks.spawn(async move {
+                let (serving, tls) = (Arc::clone(&doors), tls.clone());
+                tasks.spawn(async move {
                     match tls {
                         None => serve_connection(serving, stream, Some(peer)).await,
                         Some(tls) => serve_secured(serving, &tls, stream, peer).await,
@@ -93,7 +98,7 @@ pub async fn accept_loop(listener: TcpListener, tls: Option<Arc<Tls>>, door: Arc
             Err(error) => {
                 warn!(%error, "no connection can be accepted at the moment");
                 tokio::select! {
-                    () = door.stop.cancelled() => return,
+                    () = stop.cancelled() => return,
                     () = tokio::time::sleep(pause) => {}
                 }
                 pause = (pause * 2).min(MAX_PAUSE);
@@ -104,45 +109,49 @@ pub async fn accept_loop(listener: TcpListener, tls: Option<Arc<Tls>>, door: Arc
 
 /// Serves one connection until either side ends it. When the house closes, the request that is under
 /// way is finished first.
-pub async fn serve_connection<S>(door: Arc<Door>, io: S, peer: Option<SocketAddr>)
+pub async fn serve_connection<S>(doors: Arc<Doors>, io: S, peer: Option<SocketAddr>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    serve(door, io, Connection { peer, certificate: None }).await;
+    serve(doors, io, Connection { peer, certificate: None }).await;
 }
 
 /// Serves a connection once hands are shaken.
-pub(super) async fn serve_secured<S>(door: Arc<Door>, tls: &Tls, io: S, peer: SocketAddr)
+pub(super) async fn serve_secured<S>(doors: Arc<Doors>, tls: &Tls, io: S, peer: SocketAddr)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
+    let stop = doors.now().stop.clone();
     let accepted = tokio::select! {
         biased;
-        () = door.stop.cancelled() => return,
+        () = stop.cancelled() => return,
         accepted = tls.accept(io) => accepted,
     };
     match accepted {
         Ok((stream, certificate)) => {
             let certificate = certificate.map(Arc::new);
-            serve(door, stream, Connection { peer: Some(peer), certificate }).await;
+            serve(doors, stream, Connection { peer: Some(peer), certificate }).await;
         }
         Err(error) => {
             debug!(%peer, %error, "a TLS handshake failed");
-            record::refused_handshake(&door, peer);
+            record::refused_handshake(&doors.now(), peer);
         }
     }
 }
 
-async fn serve<S>(door: Arc<Door>, io: S, from: Connection)
+async fn serve<S>(doors: Arc<Doors>, io: S, from: Connection)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let peer = from.peer;
-    let wire = Wire::new(io, &door.settings);
+    let (wire, stop) = {
+        let door = doors.now();
+        (Wire::new(io, &door.settings), door.stop.clone())
+    };
     let service = service_fn(|request| {
         let gone = wire.clone().gone().boxed();
-        let (door, from) = (Arc::clone(&door), from.clone());
-        endpoint::answer(door, from, request, wire.busy(), gone).map(Ok::<_, Infallible>)
+        let (doors, from) = (Arc::clone(&doors), from.clone());
+        endpoint::answer(doors, from, request, wire.busy(), gone).map(Ok::<_, Infallible>)
     });
     let connection = http1::Builder::new()
         .max_headers(MAX_HEADER_FIELDS)
@@ -152,7 +161,7 @@ where
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = wire.clone().idle_too_long() => Ok(()),
-        () = door.stop.cancelled() => {
+        () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

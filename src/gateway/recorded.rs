@@ -64,12 +64,17 @@ impl Guest {
         }
     }
 
+    /// Whoever sees all that there is under the guest's own configuration.
+    fn as_operator(&self) -> Self {
+        self.gateway.enter_as_operator_under(&self.generation)
+    }
+
     pub(super) fn record_found(&self, target: &Target) {
         if !self.record.is_on() {
             return;
         }
         let (upstream, own) = (&target.upstream, &*target.own);
-        let role = self.gateway.policy.role(&self.principal);
+        let role = self.generation.policy.role(&self.principal);
         let rule = role.rule(target.kind, upstream, own).map(|pattern| pattern.as_str());
         self.record.about(target.kind);
         self.record.named(&target.key);
@@ -83,11 +88,11 @@ impl Guest {
         }
         self.record.about(ask.kind);
         self.record.named(&ask.key);
-        let Some(target) = self.gateway.enter_as_operator().resolve(ask, revision) else {
+        let Some(target) = self.as_operator().resolve(ask, revision) else {
             return self.record.decided(Decision::Unknown, None, None);
         };
         let (upstream, own) = (&target.upstream, &*target.own);
-        let role = self.gateway.policy.role(&self.principal);
+        let role = self.generation.policy.role(&self.principal);
         let rule = role.rule(target.kind, upstream, own).map(|pattern| pattern.as_str());
         self.record.decided(Decision::Denied, Some((upstream, own)), rule);
     }

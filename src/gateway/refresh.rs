@@ -5,7 +5,7 @@
 //! the last complete snapshot in place and is tried again.
 
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -14,10 +14,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::Sentries;
 use super::first_list::Unsettled;
+use super::{Generation, Sentries};
 use crate::catalog::{self, Catalog, Snapshot};
 use crate::mcp::kind::{Kind, Topic};
+use crate::mcp::name::UpstreamName;
 use crate::upstream::{About, Changes, Listing, Status, Upstream};
 
 /// Changes that follow a read this closely are read together.
@@ -43,9 +44,10 @@ pub(super) struct Refresh {
     status: watch::Receiver<Status>,
     changes: watch::Receiver<Changes>,
     approvals: watch::Receiver<u64>,
-    /// What was last listed, whole, where not all of it may be served: so what is approved, or is no longer, can be
-    /// published without asking anybody.
-    held: [Option<Snapshot>; 4],
+    /// What was last listed.
+    held: Arc<Held>,
+    /// What holds: another catalog, and others who look at what goes there.
+    generations: watch::Receiver<Arc<Generation>>,
     /// The connection that was listed last.
     epoch: Option<u64>,
     /// The changes that have been read.
@@ -53,6 +55,63 @@ pub(super) struct Refresh {
     topics: [Plan; 3],
     /// Until the first list, or the first failure.
     unsettled: Option<Unsettled>,
+}
+
+/// What one upstream last said and listed, whole: so what is approved, or is no longer, and what another configuration
+/// lets out, can be published without asking anybody.
+#[derive(Default)]
+pub(super) struct Held(Mutex<Known>);
+
+#[derive(Default, Clone)]
+struct Known {
+    introduction: Option<catalog::Introduction>,
+    snapshots: [Option<Snapshot>; 4],
+}
+
+impl Clone for Held {
+    fn clone(&self) -> Self {
+        Self(Mutex::new(self.lock().clone()))
+    }
+}
+
+impl Held {
+    /// Publishes all that is known of an upstream.
+    pub(super) fn publish(&self, name: &UpstreamName, catalog: &Catalog, sentries: &Sentries) {
+        let Known { introduction, snapshots } = self.lock().clone();
+        introduction.into_iter().for_each(|it| introduce(name, catalog, sentries, it));
+        for (kind, snapshot) in Kind::ALL.into_iter().zip(snapshots) {
+            snapshot.into_iter().for_each(|it| publish(name, catalog, sentries, kind, it));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The one way into a catalog: what is not approved and what is refused does not get there.
+fn publish(
+    name: &UpstreamName,
+    catalog: &Catalog,
+    sentries: &Sentries,
+    kind: Kind,
+    mut snapshot: Snapshot,
+) {
+    snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
+    sentries.guard.publish(name, kind, &mut snapshot.items);
+    catalog.publish(name, kind, snapshot);
+}
+
+fn introduce(
+    name: &UpstreamName,
+    catalog: &Catalog,
+    sentries: &Sentries,
+    introduction: catalog::Introduction,
+) {
+    let catalog::Introduction { capabilities, instructions } = introduction;
+    let instructions = sentries.pins.introduce(name, instructions);
+    let instructions = sentries.guard.introduce(name, instructions);
+    catalog.introduce(name, catalog::Introduction { capabilities, instructions });
 }
 
 /// When one topic is to be listed.
@@ -77,12 +136,11 @@ struct Listed {
     again: Option<Instant>,
     digests: [Option<u64>; 2],
     items: [usize; 2],
-    /// Where not all may be served.
-    held: [Option<Snapshot>; 2],
 }
 
 enum Event {
     Stop,
+    Replaced,
     Status,
     Changed,
     Approved,
@@ -92,10 +150,13 @@ enum Event {
 impl Refresh {
     pub(super) fn new(
         upstream: Upstream,
-        catalog: Arc<Catalog>,
-        sentries: Arc<Sentries>,
+        generation: &Generation,
+        generations: watch::Receiver<Arc<Generation>>,
+        held: Arc<Held>,
         unsettled: Unsettled,
     ) -> Self {
+        let (catalog, sentries) =
+            (Arc::clone(&generation.catalog), Arc::clone(&generation.sentries));
         let (status, changes) = (upstream.status(), upstream.changes());
         let approvals = sentries.pins.approvals();
         let read = *changes.borrow();
@@ -113,7 +174,8 @@ impl Refresh {
             catalog,
             sentries,
             approvals,
-            held: Default::default(),
+            held,
+            generations,
             status,
             changes,
             epoch: None,
@@ -123,7 +185,8 @@ impl Refresh {
         }
     }
 
-    /// Lists the upstream whenever there may be something new. Ends only when `stop` fires.
+    /// Lists the upstream whenever there may be something new. Ends when `stop` fires, or under a configuration that
+    /// does not have it.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         self.look_at_status();
         loop {
@@ -131,6 +194,7 @@ impl Refresh {
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => Event::Stop,
+                Ok(()) = self.generations.changed() => Event::Replaced,
                 Ok(()) = self.status.changed() => Event::Status,
                 Ok(()) = self.changes.changed() => Event::Changed,
                 Ok(()) = self.approvals.changed() => Event::Approved,
@@ -138,6 +202,11 @@ impl Refresh {
             };
             match event {
                 Event::Stop => return,
+                Event::Replaced => {
+                    if !self.follow() {
+                        return;
+                    }
+                }
                 Event::Status => self.look_at_status(),
                 Event::Changed => self.look_at_changes(),
                 Event::Approved => self.look_at_approvals(),
@@ -174,14 +243,27 @@ impl Refresh {
         }
     }
 
+    /// Goes over to the configuration that holds now; false if it does not have this upstream.
+    fn follow(&mut self) -> bool {
+        let now = Arc::clone(&self.generations.borrow_and_update());
+        if !now.has(&self.upstream) {
+            return false;
+        }
+        self.catalog = Arc::clone(&now.catalog);
+        self.sentries = Arc::clone(&now.sentries);
+        self.approvals = self.sentries.pins.approvals();
+        // Something may have been listed while that was made.
+        self.held.publish(self.upstream.name(), &self.catalog, &self.sentries);
+        true
+    }
+
     fn introduce(&self, about: &About) {
-        let (name, sentries) = (self.upstream.name(), &self.sentries);
-        let instructions = sentries.pins.introduce(name, about.instructions.clone());
         let introduction = catalog::Introduction {
             capabilities: about.capabilities.clone(),
-            instructions: sentries.guard.introduce(name, instructions),
+            instructions: about.instructions.clone(),
         };
-        self.catalog.introduce(name, introduction);
+        self.held.lock().introduction = Some(introduction.clone());
+        introduce(self.upstream.name(), &self.catalog, &self.sentries, introduction);
     }
 
     /// Something else is approved than before.
@@ -190,19 +272,14 @@ impl Refresh {
         if let Status::Up(about) = &status {
             self.introduce(about);
         }
-        for (kind, held) in Kind::ALL.into_iter().zip(&self.held) {
-            if let Some(snapshot) = held {
-                self.publish(kind, snapshot.clone());
-            }
+        if self.sentries.pins.holds(self.upstream.name()) {
+            self.held.publish(self.upstream.name(), &self.catalog, &self.sentries);
         }
     }
 
-    /// The one way into the catalog: what is not approved and what is refused does not get there.
-    fn publish(&self, kind: Kind, mut snapshot: Snapshot) {
-        let (name, sentries) = (self.upstream.name(), &self.sentries);
-        snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
-        sentries.guard.publish(name, kind, &mut snapshot.items);
-        self.catalog.publish(name, kind, snapshot);
+    fn publish(&self, kind: Kind, snapshot: Snapshot) {
+        self.held.lock().snapshots[kind.index()] = Some(snapshot.clone());
+        publish(self.upstream.name(), &self.catalog, &self.sentries, kind, snapshot);
     }
 
     fn look_at_changes(&mut self) {
@@ -234,10 +311,6 @@ impl Refresh {
             let plan = &mut self.topics[topic.index()];
             match next {
                 Ok(listed) => {
-                    let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
-                    for (kind, held) in kinds.zip(listed.held) {
-                        self.held[kind.index()] = held;
-                    }
                     plan.due = listed.again;
                     plan.retry = FIRST_RETRY;
                     plan.items = listed.items;
@@ -262,8 +335,7 @@ impl Refresh {
     /// Lists the kinds of a topic.
     async fn list(&self, topic: Topic) -> Result<Listed, ()> {
         let name = self.upstream.name();
-        let mut listed =
-            Listed { again: None, digests: [None; 2], items: [0; 2], held: [None, None] };
+        let mut listed = Listed { again: None, digests: [None; 2], items: [0; 2] };
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
         for (half, kind) in kinds.enumerate() {
             let mut digest = DefaultHasher::new();
@@ -284,9 +356,6 @@ impl Refresh {
             let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
             let Listing { items, is_private, .. } = listing;
             let snapshot = Snapshot { items, fresh_until, is_private };
-            if self.sentries.pins.holds(name) {
-                listed.held[half] = Some(snapshot.clone());
-            }
             self.publish(kind, snapshot);
             listed.again = listed.again.into_iter().chain(relist).min();
             listed.digests[half] = Some(digest);

@@ -30,6 +30,7 @@ mod pins;
 mod policy;
 mod progress;
 mod questions;
+mod reload;
 mod resuming;
 mod retrying;
 mod revisions;
