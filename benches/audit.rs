@@ -38,7 +38,8 @@ fn audit(criterion: &mut Criterion) {
         record.asks(Revision::NEWEST, "tools/call", &params);
         record.about(Kind::Tool);
         record.named("hub__search");
-        record.decided(Decision::Allowed, Some((&hub, "search")), Some("hub/*"));
+        let item = (Kind::Tool, "hub__search");
+        record.decided(item, Decision::Allowed, Some((&hub, "search")), Some("hub/*"));
         record
     };
     let ending =

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,6 +23,7 @@ use crate::config::{Config, Report};
 use crate::downstream::Doors;
 use crate::gateway::Gateway;
 use crate::mcp::call::Caller;
+use crate::ops::{self, Ops};
 use crate::policy::Policy;
 use crate::policy::tokens::Fetch;
 use crate::upstream::Upstream;
@@ -36,6 +38,9 @@ pub(crate) use settings::{naming, outlet, role, rules};
 /// The running house.
 pub struct App {
     rooms: Arc<Rooms>,
+    /// Tells operators until all else has ended.
+    ops: TaskTracker,
+    stop_ops: CancellationToken,
     /// Writes until all else has ended.
     log: TaskTracker,
     stop_log: CancellationToken,
@@ -96,7 +101,11 @@ impl App {
         let gateway = Gateway::open(
             Policy::new(settings::policy(config)),
             Catalog::new(settings::catalog(config)),
-            config.upstreams.iter().map(|it| start(settings::upstream(it, sole))).collect(),
+            config
+                .upstreams
+                .iter()
+                .map(|it| start(settings::upstream(it, sole, config.state.catalog_folder())))
+                .collect(),
             settings::sentries(config),
             &upstreams,
             &stop_upstreams,
@@ -120,7 +129,8 @@ impl App {
             fetch: OnceLock::new(),
             config: Mutex::new(Arc::new(config.clone())),
         };
-        Self { rooms: Arc::new(rooms), log: log_task, stop_log }
+        let (ops, stop_ops) = (TaskTracker::new(), CancellationToken::new());
+        Self { rooms: Arc::new(rooms), ops, stop_ops, log: log_task, stop_log }
     }
 
     /// Makes it possible to reload the configuration, by what `read` gives, until the doors end.
@@ -179,6 +189,13 @@ impl App {
         self.rooms.keep_keys();
     }
 
+    /// Lets operators look at the house until its last room is closed.
+    pub fn show(&self, listener: TcpListener, settings: ops::Settings) {
+        let ops = Ops::new(Arc::clone(&self.rooms.gateway), Arc::clone(&self.rooms.door), settings);
+        let (tasks, stop) = (self.ops.clone(), self.stop_ops.clone());
+        self.ops.spawn(ops::serve(listener, ops, tasks, stop));
+    }
+
     /// What the doors lead to.
     pub fn gateway(&self) -> &Arc<Gateway> {
         &self.rooms.gateway
@@ -213,6 +230,9 @@ impl App {
         self.rooms.upstreams.close();
         self.rooms.upstreams.wait().await;
         let _ = tokio::time::timeout(LAST_WORDS, self.drained()).await;
+        self.stop_ops.cancel();
+        self.ops.close();
+        self.ops.wait().await;
         self.stop_log.cancel();
         self.log.close();
         self.log.wait().await;

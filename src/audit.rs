@@ -34,6 +34,7 @@ use tokio::time::Instant;
 pub use chain::Chain;
 pub use file::{CannotOpen, family};
 pub use line::Line;
+pub use params::trace_id;
 pub use record::{Decision, Ending, Outcome, Record, Unrecorded};
 pub use writer::Writer;
 
@@ -120,8 +121,26 @@ struct Counts {
     lost: AtomicU64,
     /// Refusals at the door that were too many to be written.
     left_out: AtomicU64,
+    /// Those of either that a line has told of.
+    lost_told: AtomicU64,
+    left_out_told: AtomicU64,
     /// Whether the last attempt to write failed.
     failing: AtomicBool,
+}
+
+impl Counts {
+    /// Takes what a line is about to tell: how many are lost, and how many were left out.
+    fn take_lost(&self) -> u64 {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        self.lost_told.fetch_add(lost, Ordering::Relaxed);
+        lost
+    }
+
+    fn take_left_out(&self) -> u64 {
+        let left_out = self.left_out.swap(0, Ordering::Relaxed);
+        self.left_out_told.fetch_add(left_out, Ordering::Relaxed);
+        left_out
+    }
 }
 
 impl Audit {
@@ -153,6 +172,39 @@ impl Audit {
             None => Record::off(),
         }
     }
+
+    /// Who has a conversation: nothing is told of it, but [`Record::another`] makes the records of its requests.
+    pub fn conversation(&self, wire: Wire, from: Option<IpAddr>) -> Record {
+        let record = self.begin(wire, from);
+        record.forget();
+        record
+    }
+}
+
+/// How the log is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Records that could not be written, since the start.
+    pub lost: u64,
+    /// Refusals at the door that were too many to be written, since the start.
+    pub left_out: u64,
+    /// Whether the last attempt to write failed.
+    pub is_failing: bool,
+}
+
+impl Audit {
+    /// How the log is doing; `None` if it is off.
+    pub fn state(&self) -> Option<State> {
+        let counts = &self.0.as_ref()?.counts;
+        let told = |told: &AtomicU64, untold: &AtomicU64| {
+            told.load(Ordering::Relaxed) + untold.load(Ordering::Relaxed)
+        };
+        Some(State {
+            lost: told(&counts.lost_told, &counts.lost),
+            left_out: told(&counts.left_out_told, &counts.left_out),
+            is_failing: counts.failing.load(Ordering::Relaxed),
+        })
+    }
 }
 
 impl fmt::Debug for Audit {
@@ -168,7 +220,7 @@ impl Shared {
             self.counts.left_out.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let entry = Entry { line: Box::new(line), at: SystemTime::now(), written: None };
+        let entry = Entry { line, at: SystemTime::now(), written: None };
         match place {
             Some(place) => drop(place.send(entry)),
             None if self.queue.try_send(entry).is_ok() => {}

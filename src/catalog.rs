@@ -162,6 +162,15 @@ struct Source {
     /// same in both, so that who has seen it there sees no change.
     former: [Vec<Arc<Target>>; 4],
     introduction: Introduction,
+    /// Whether it is left out of all views for now.
+    is_hidden: bool,
+}
+
+impl Source {
+    /// What it shows of a kind; `None` where that is not known, or nothing at all is shown.
+    fn shelf(&self, kind: Kind) -> Option<&Shelf> {
+        self.shelves[kind.index()].as_ref().filter(|_| !self.is_hidden)
+    }
 }
 
 impl Catalog {
@@ -212,6 +221,21 @@ impl Catalog {
         for viewer in &mut writer.viewers {
             let tables = &mut writer.tables[kind.index()];
             viewer.follow(&self.settings, &writer.sources, tables, at, kind);
+        }
+    }
+
+    /// Leaves an upstream out of all views, which say that they miss it, or puts it back with what it listed last.
+    pub fn hide(&self, upstream: &UpstreamName, is_hidden: bool) {
+        let Some(at) = self.place_of(upstream) else { return };
+        let writer = &mut *self.write();
+        if std::mem::replace(&mut writer.sources[at].is_hidden, is_hidden) == is_hidden {
+            return;
+        }
+        for viewer in &mut writer.viewers {
+            for kind in Kind::ALL {
+                let tables = &mut writer.tables[kind.index()];
+                viewer.follow(&self.settings, &writer.sources, tables, at, kind);
+            }
         }
     }
 
@@ -354,7 +378,7 @@ impl Viewer {
 
     /// What the role may see of one shelf.
     fn part(&self, sources: &[Source], at: usize, kind: Kind) -> Vec<Arc<Target>> {
-        let Some(shelf) = &sources[at].shelves[kind.index()] else { return Vec::new() };
+        let Some(shelf) = sources[at].shelf(kind) else { return Vec::new() };
         if !self.reaches[at] {
             return Vec::new();
         }
@@ -400,7 +424,7 @@ impl Viewer {
             let reached = || {
                 let all = settings.outlets.iter().zip(sources).zip(&self.reaches);
                 all.filter(|(_, reaches)| **reaches)
-                    .map(|((outlet, source), _)| (&outlet.name, source.shelves[at].as_ref()))
+                    .map(|((outlet, source), _)| (&outlet.name, source.shelf(kind)))
             };
             let missing =
                 reached().filter(|(_, shelf)| shelf.is_none()).map(|(name, _)| name.clone());

@@ -4,6 +4,7 @@
 //! happened and whose move it is, in one line, and ends with the exit code of [`failure::Failure`]. With
 //! `--json` that line is JSON, whatever went wrong.
 
+mod admin;
 mod arguments;
 mod ask;
 mod audit;
@@ -30,13 +31,16 @@ mod output;
 mod pins;
 mod read;
 mod reloading;
+mod running;
 mod schema;
 mod sealing;
 mod serve;
 mod signals;
+mod status;
 mod stdio;
 #[cfg(test)]
 mod tests;
+mod top;
 mod version;
 mod waiting;
 
@@ -109,6 +113,12 @@ enum Command {
     /// Writes a configuration: a beginning, or the servers of an MCP client.
     #[command(after_help = help::INIT)]
     Init(init::Args),
+    /// Says how the running Weir of a configuration is doing.
+    #[command(after_help = help::STATUS)]
+    Status(status::Args),
+    /// Shows what the running Weir of a configuration does, once a second.
+    #[command(after_help = help::TOP)]
+    Top(top::Args),
     /// Reads the audit log: shows it, or checks that it is whole.
     #[command(subcommand)]
     Audit(audit::Command),
@@ -181,6 +191,8 @@ fn start(command: Command) -> Result<(), Failure> {
             Command::Read(args) => stoppable(read::run(args)).await,
             Command::Complete(args) => stoppable(complete::run(args)).await,
             Command::Pins(args) => stoppable(pins::run(args)).await,
+            Command::Status(args) => stoppable(status::run(args)).await,
+            Command::Top(args) => top::run(args).await,
             Command::Init(args) => init::run(&args),
             Command::Connect(args) => connect::run(&args),
             Command::Keys(args) => keys::run(&args),

@@ -12,6 +12,7 @@
 //! clock, the network.
 
 mod access;
+mod admin;
 mod audit;
 mod document;
 mod file;
@@ -46,6 +47,7 @@ pub use crate::secret::Secret;
 pub use crate::upstream::{Limits, Retry, Timeouts, Transport};
 pub(crate) use access::owner_of;
 pub use access::{Auth, AuthMode, Client, Patterns, Role};
+pub use admin::Admin;
 pub use audit::{Audit, State};
 pub(crate) use headers::is_own_header;
 pub use oidc::Provider;
@@ -99,6 +101,8 @@ pub struct Config {
     pub log: Log,
     /// Whether requests are recorded, where and how.
     pub audit: Audit,
+    /// Where operators look at a running Weir.
+    pub admin: Admin,
     /// Where Weir keeps what it writes.
     pub state: State,
     /// Where the rules stand.
@@ -208,6 +212,7 @@ impl Config {
         }
         let limits = limits::limits(root, &upstreams.names);
         let log = root.table("log", sections::log);
+        let admin = root.table("admin", |t| admin::admin(t, surroundings));
         let state = root.table("state", |t| audit::state(t, &options.environment));
         let audit = root.table("audit", |t| audit::audit(t, &state));
         Self {
@@ -226,6 +231,7 @@ impl Config {
             limits,
             log,
             audit,
+            admin,
             state,
             places: root.places(),
             warnings: Vec::new(),
@@ -281,6 +287,7 @@ impl Default for Config {
             limits: Vec::new(),
             log: Log::default(),
             audit: Audit::default(),
+            admin: Admin::default(),
             state: State::default(),
             places: Places::default(),
             warnings: Vec::new(),

@@ -152,9 +152,11 @@ impl Door {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let sessions = Sessions::new(settings.session_ttl, settings.sessions_per_principal);
-        let streams = Arc::new(Streams::new(settings.streams_per_client));
-        let (sessions, pairs, generation) = (Arc::new(sessions), Pairs::default(), gateway.now());
+        let (meters, generation) = (gateway.meters(), gateway.now());
+        let sessions = Sessions::new(settings.session_ttl, settings.sessions_per_principal)
+            .counted(&meters.sessions, &meters.streams);
+        let streams = Streams::new(settings.streams_per_client).counted(&meters.streams);
+        let (sessions, streams, pairs) = (Arc::new(sessions), Arc::new(streams), Pairs::default());
         Self { gateway, generation, settings, sessions, pairs, streams, tasks, stop }
     }
 
@@ -183,6 +185,16 @@ impl Door {
         let settings = &self.settings;
         let routes = http::Route::ALL.into_iter();
         routes.flat_map(|route| route.paths(settings).map(move |path| (route, path)))
+    }
+
+    /// The path of the MCP endpoint.
+    pub fn path(&self) -> &str {
+        &self.settings.path
+    }
+
+    /// Whether the door takes no new requests any more.
+    pub fn is_closing(&self) -> bool {
+        self.stop.is_cancelled()
     }
 
     /// How many legacy sessions are open.

@@ -12,7 +12,9 @@ mod entering;
 pub mod fault;
 mod first_list;
 mod generation;
+mod kept;
 pub mod listen;
+mod meters;
 mod parking;
 mod recorded;
 mod refresh;
@@ -32,7 +34,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::Record;
 use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
-use crate::guard::{Guard, Unfit};
+use crate::guard::{self, Guard, Unfit};
 use crate::mcp::call::{Ask, Call, Caller, Client, Method, Owner};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -52,6 +54,7 @@ pub use fault::Fault;
 use first_list::FirstList;
 pub use generation::{Generation, Parts};
 pub use listen::{Listen, News};
+pub use meters::{End, Hit, Meters, Reason, Timing};
 use parking::Parking;
 pub use rounds::Round;
 pub use subscriptions::{MAX_SUBSCRIPTIONS, Subscribed, Subscriptions};
@@ -72,6 +75,7 @@ pub struct Gateway {
     handles: Arc<Handles>,
     tasks: TaskTracker,
     stop: CancellationToken,
+    meters: Arc<Meters>,
 }
 
 /// Who looks at what passes: at definitions before they are published, at requests and at replies.
@@ -137,6 +141,7 @@ impl Gateway {
             handles: Arc::new(Handles::new()),
             tasks: tasks.clone(),
             stop: stop.clone(),
+            meters: Arc::default(),
         });
         gateway.begin();
         let (parking, ending) = (Arc::clone(&gateway), stop.clone());
@@ -153,6 +158,27 @@ impl Gateway {
     /// The upstreams, in no order.
     pub fn upstreams(&self) -> Vec<Upstream> {
         self.now().upstreams().cloned().collect()
+    }
+
+    /// What is counted.
+    pub fn meters(&self) -> &Arc<Meters> {
+        &self.meters
+    }
+
+    /// The limits that have refused anything: the number in the configuration, what it says, and how often.
+    pub fn limits_hit(&self) -> Vec<(usize, String, Hit)> {
+        let now = self.now();
+        let hits = self.meters.limits().into_iter();
+        hits.filter_map(|(number, hit)| {
+            Some((number, now.policy.limits().get(number)?.to_string(), hit))
+        })
+        .collect()
+    }
+
+    /// What was found in what passes, by upstream.
+    pub fn findings(&self) -> Vec<(UpstreamName, guard::Counts)> {
+        let now = self.now();
+        now.sentries.guard.counts().map(|(name, counts)| (name.clone(), counts)).collect()
     }
 
     /// Who looks at what passes.
@@ -281,6 +307,7 @@ impl Guest {
             guard.admit(&target.upstream, ask.method, target.declared.as_ref(), &ask.params);
         admitted.map_err(|bad| {
             self.record.refused_by(GUARD);
+            self.gateway.meters.refused(Reason::Guard);
             Fault::Request(bad.to_string())
         })?;
         let call = ask.call(&target.own, caller);
@@ -313,7 +340,11 @@ impl Guest {
         let watch =
             self.generation.sentries.guard.watch(name, call.method, target.kind, &target.key);
         let watch = watch.map(|watch| Box::new((watch, self.record.clone())));
-        match self.generation.upstream(name).call(call).await {
+        let upstream = self.generation.upstream(name);
+        let counting = self.gateway.meters.begin_call(upstream.calls(), call.method);
+        let called = upstream.call(call).await;
+        counting.end(&called);
+        match called {
             Ok(called) => Went::of(name, watch, dressing, called).await,
             Err(cause) => Err(fault(name, cause)),
         }

@@ -4,13 +4,15 @@
 
 /// Bytes as hexadecimal digits, small letters.
 pub fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble & 15)]);
     let mut out = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        out.push(digit(byte >> 4));
-        out.push(digit(*byte));
-    }
+    push_hex(&mut out, bytes);
     out
+}
+
+/// The same behind a text.
+pub fn push_hex(out: &mut String, bytes: &[u8]) {
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble & 15)]);
+    out.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]));
 }
 
 #[cfg(test)]

@@ -273,7 +273,7 @@ pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
 ///
 /// In valid JSON a raw line break never stands inside a string, so a space says the same.
 pub fn on_one_line(text: Bytes) -> Bytes {
-    if !text.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+    if memchr::memchr2(b'\n', b'\r', &text).is_none() {
         return text;
     }
     let spaced = text.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte });

@@ -6,12 +6,12 @@
 //! | floor | rooms |
 //! | --- | --- |
 //! | 6, the office | [`config`] what the operator wrote, [`app`] builds the rooms, [`cli`] the commands |
-//! | 5, the doors | [`downstream`] clients of both eras, over HTTP and stdio |
+//! | 5, the doors | [`downstream`] clients of both eras, over HTTP and stdio; [`ops`] what operators see |
 //! | 4 | [`gateway`] the request, in one screen |
 //! | 3, siblings | [`audit`] who did what, [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
 //! | 2 | [`mcp`] the protocol, in no dialect |
 //! | 1 | [`rpc`] JSON-RPC |
-//! | 0, text | [`json`], [`line`], [`event_stream`], [`hidden`], [`moment`], [`secret`] |
+//! | 0, text | [`json`], [`line`], [`event_stream`], [`hidden`], [`meter`], [`moment`], [`secret`], [`trail`] |
 
 #![cfg_attr(
     test,
@@ -36,9 +36,13 @@ pub mod hidden;
 pub mod json;
 pub mod line;
 pub mod mcp;
+pub mod meter;
 pub mod moment;
+pub mod ops;
 pub mod pins;
 pub mod policy;
 pub mod rpc;
 pub mod secret;
+pub mod sha256;
+pub mod trail;
 pub mod upstream;

@@ -15,6 +15,7 @@ pub mod mirror;
 pub mod name;
 pub mod note;
 pub mod older;
+pub mod operation;
 pub mod pattern;
 pub mod question;
 pub mod revision;

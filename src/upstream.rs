@@ -14,9 +14,11 @@
 mod asks;
 mod backoff;
 mod board;
+pub mod breaker;
 mod child;
 mod connection;
 mod courier;
+mod crashes;
 pub mod dial;
 mod ear;
 mod events;
@@ -29,6 +31,7 @@ mod levels;
 pub mod library;
 mod life;
 mod links;
+pub mod meter;
 mod modern;
 mod opener;
 mod pauses;
@@ -38,6 +41,7 @@ mod prompts;
 mod questions;
 mod reference;
 mod reply;
+pub mod report;
 mod rounds;
 mod sse;
 mod stdio;
@@ -49,6 +53,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod visits;
+mod vitals;
 mod walk;
 mod wire;
 
@@ -58,6 +63,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{HeaderMap, Uri};
+use sha2::{Digest, Sha256};
 
 use crate::json::Object;
 use crate::mcp::call::Caller;
@@ -71,6 +77,8 @@ use dial::Command;
 
 pub use asks::{Asks, Called};
 pub use handle::Upstream;
+pub use meter::Calls;
+pub use report::Report;
 pub use subscriptions::{Subscribed, Subscription};
 
 /// What an upstream runs on.
@@ -90,9 +98,54 @@ pub struct Settings {
     pub retry: Retry,
     /// How much it may send, and how many calls it gets.
     pub limits: Limits,
+    /// Whether Weir is not ready while it is not up.
+    pub required: bool,
+    /// When it is left alone for a while.
+    pub breaker: breaker::Settings,
+    /// What becomes of its lists while it is not connected.
+    pub on_down: OnDown,
+    /// The folder in which its last lists are kept, to be shown after a start until it has been listed.
+    pub kept_in: Option<PathBuf>,
 }
 
 impl Settings {
+    /// A hash, in hexadecimal, of all that decides which server this is and as whom it is asked, credentials
+    /// included: two with the same hash list the same.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        // Each part is preceded by its length: no two lists of parts run together.
+        let mut add = |part: &[u8]| {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        };
+        add(self.name.as_str().as_bytes());
+        add(format!("{:?}", self.era).as_bytes());
+        if let Sharing::Sole(declared) = &self.sharing {
+            add(declared);
+        }
+        match &self.source {
+            Source::Library { dir } => add(dir.as_os_str().as_encoded_bytes()),
+            Source::Process(Command { program, args, env, cwd, .. }) => {
+                add(program.as_bytes());
+                add(format!("{} {cwd:?}", args.len()).as_bytes());
+                args.iter().for_each(|arg| add(arg.as_bytes()));
+                for (name, value) in env {
+                    add(name.as_bytes());
+                    add(value.expose().as_bytes());
+                }
+            }
+            Source::Http { url, headers, transport } => {
+                add(url.to_string().as_bytes());
+                add(format!("{transport:?}").as_bytes());
+                for (name, value) in headers {
+                    add(name.as_str().as_bytes());
+                    add(value.as_bytes());
+                }
+            }
+        }
+        crate::hex::hex(&hash.finalize())
+    }
+
     /// What the kept connection declares to a server of the legacy era. One that is there for lists alone
     /// declares everything that can be asked through Weir, since some servers choose by it what they
     /// list, and answers no question. One that many share, on a single stream, declares nothing: nobody
@@ -111,6 +164,19 @@ impl Settings {
             }
         }
     }
+}
+
+/// What becomes of an upstream's lists while it is not connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDown {
+    /// They stay as they were.
+    #[default]
+    Keep,
+    /// They are left out once it has been away for this long.
+    Hide {
+        /// So that one that comes back soon changes nothing.
+        after: Duration,
+    },
 }
 
 /// Which clients share a connection.
@@ -229,6 +295,8 @@ pub enum Status {
     Down {
         /// Why, in words fit for the operator.
         reason: String,
+        /// Whether it ends again and again soon after it was started.
+        crash_loop: bool,
     },
 }
 

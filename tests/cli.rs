@@ -12,6 +12,8 @@ mod explain;
 mod failing;
 #[path = "cli/keys.rs"]
 mod keys;
+#[path = "cli/operating.rs"]
+mod operating;
 #[path = "cli/pins.rs"]
 mod pins;
 #[path = "cli/reading.rs"]

@@ -140,6 +140,7 @@ pub(super) fn applicable(
     }
     wait("log", before.log == next.log);
     wait("state", before.state == next.state);
+    wait("admin", sole || before.admin == next.admin);
     let server = Server {
         listen: was.listen,
         tls: was.tls.clone(),
@@ -147,8 +148,9 @@ pub(super) fn applicable(
         ..next.server
     };
     let (log, state) = (before.log.clone(), before.state.clone());
+    let admin = before.admin.clone();
     let (audit, written) = (before.audit.clone(), next.audit.clone());
-    let next = Config { server, log, state, audit, ..next };
+    let next = Config { server, log, state, audit, admin, ..next };
     // Who may come in decides whether there is a log, where it is not said.
     wait("audit", before.audit == written && (sole || before.records() == next.records()));
     Ok((next, after_restart))

@@ -114,7 +114,8 @@ fn apply(rooms: &Rooms, next: Config) -> Outcome {
     let running = rooms.gateway.upstreams();
     let mut changes = Changes::between(&before, &next);
     let upstreams = next.upstreams.iter().map(|upstream| {
-        let settings = settings::upstream(upstream, rooms.sole.as_ref());
+        let settings =
+            settings::upstream(upstream, rooms.sole.as_ref(), next.state.catalog_folder());
         let was = running.iter().find(|was| *was.name() == settings.name);
         match was {
             Some(was) if was.runs_on(&settings) => was.clone(),

@@ -3,6 +3,7 @@
 //! The configuration is checked already: what is parsed here again cannot fail.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use hyper::Uri;
 
@@ -90,7 +91,12 @@ pub(crate) fn naming(naming: &config::Naming) -> Naming {
 }
 
 /// `sole` is what the one client declared, where there is one in all.
-pub(super) fn upstream(upstream: &config::Upstream, sole: Option<&Caller>) -> upstream::Settings {
+/// `kept_in` is where its last lists are kept.
+pub(super) fn upstream(
+    upstream: &config::Upstream,
+    sole: Option<&Caller>,
+    kept_in: Option<PathBuf>,
+) -> upstream::Settings {
     upstream::Settings {
         name: name(&upstream.name),
         source: source(&upstream.source),
@@ -109,6 +115,10 @@ pub(super) fn upstream(upstream: &config::Upstream, sole: Option<&Caller>) -> up
         timeouts: upstream.timeouts,
         retry: upstream.retry,
         limits: upstream.limits,
+        required: upstream.required,
+        breaker: upstream.breaker,
+        on_down: upstream.on_down,
+        kept_in,
     }
 }
 
@@ -320,6 +330,9 @@ resources.allow = ["r*"]
 rename = { "tools/a" = "b" }
 timeouts = { startup = "1s", list = "2s", call = "3s", call_max = "4s", reset_on_progress = false, gather = "5s" }
 retry = { backoff = "5s", max_backoff = "6s", jitter = false }
+breaker = { failures = 2, cool_down = "1s", max_cool_down = "2s" }
+on_down = "hide"
+on_down_grace = "8s"
 limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
 [upstreams.web]
 url = "http://h/sse"
@@ -335,7 +348,7 @@ transport = "sse"
 
     #[test]
     fn every_key_of_an_upstream_reaches_its_room() {
-        let settings = upstream(&config().upstreams[0], None);
+        let settings = upstream(&config().upstreams[0], None, None);
         let seconds = Duration::from_secs;
         assert_eq!((settings.name.as_str(), settings.era), ("hub", Some(Era::Legacy)));
         let upstream::Timeouts { startup, list, call, call_max, reset_on_progress, gather } =
@@ -344,6 +357,13 @@ transport = "sse"
         assert!(!reset_on_progress && !settings.retry.jitter);
         let upstream::Retry { backoff, max_backoff, .. } = settings.retry;
         assert_eq!([backoff, max_backoff], [5, 6].map(seconds));
+        let expected = upstream::breaker::Settings {
+            failures: 2,
+            cool_down: seconds(1),
+            max_cool_down: seconds(2),
+        };
+        assert_eq!(settings.breaker, expected);
+        assert_eq!(settings.on_down, upstream::OnDown::Hide { after: seconds(8) });
         let upstream::Limits { concurrency, max_message, max_items, max_pages } = settings.limits;
         assert_eq!([concurrency, max_message, max_items, max_pages], [7, 8, 9, 10]);
         let upstream::Source::Process(command) = settings.source else { panic!("a process") };
@@ -361,7 +381,7 @@ transport = "sse"
 
     #[test]
     fn every_key_of_an_upstream_on_the_network_reaches_its_room() {
-        let settings = upstream(&config().upstreams[1], None);
+        let settings = upstream(&config().upstreams[1], None, None);
         let upstream::Source::Http { url, headers, transport } = settings.source else {
             panic!("a url")
         };

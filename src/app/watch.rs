@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -23,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Reloader, Rooms};
 use crate::config::{Config, Options};
+use crate::sha256::sha256;
 
 /// The files of a configuration, as they were at a moment.
 pub struct Files {
@@ -108,19 +108,15 @@ fn print(path: &Path, options: &Options, known: &[PathBuf]) -> Print {
         let known = known.iter().filter(|known| *known != path);
         std::iter::once(path.to_owned()).chain(known.cloned()).collect()
     });
-    let mut hash = Sha256::new();
+    let mut hashes = Vec::new();
     for file in &files {
-        hash.update(file.as_os_str().as_encoded_bytes());
-        match fs::read(file) {
-            Ok(text) => {
-                hash.update([0]);
-                hash.update((text.len() as u64).to_le_bytes());
-                hash.update(text);
-            }
-            Err(error) => hash.update(format!("\u{1}{:?}", error.kind())),
-        }
+        hashes.extend(sha256(file.as_os_str().as_encoded_bytes()));
+        hashes.extend(match fs::read(file) {
+            Ok(text) => sha256(text),
+            Err(error) => sha256(format!("{:?}", error.kind())),
+        });
     }
-    Print { files, sha256: hash.finalize().into() }
+    Print { files, sha256: sha256(hashes) }
 }
 
 /// Has the kernel tell when something happens where the files are, and where the links lead to.

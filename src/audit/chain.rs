@@ -5,9 +5,8 @@
 //!
 //! Knows nothing of: files, and what a line tells.
 
-use sha2::{Digest, Sha256};
-
 use crate::hex::hex;
+use crate::sha256::sha256;
 
 /// Where a chain ends: what the next line has to carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +36,7 @@ impl Chain {
 
     /// Adds what is no whole line, and so has no number.
     pub fn push_unnumbered(&mut self, text: &[u8]) {
-        self.last = Sha256::digest(text).into();
+        self.last = sha256(text);
     }
 
     /// The last hash as it is written.

@@ -6,6 +6,7 @@
 //!
 //! Knows nothing of: files.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,12 +15,12 @@ use std::time::{Duration, SystemTime};
 use super::Wire;
 use super::chain::Chain;
 use super::record::{Decision, Ending, Outcome};
-use crate::hex::hex;
+use crate::hex::push_hex;
 use crate::hidden::is_hidden;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
-use crate::moment::to_words_in_millis;
+use crate::moment::push_millis;
 
 /// What there is to tell.
 #[derive(Debug, Clone)]
@@ -63,6 +64,9 @@ pub(super) enum Moment {
     Done,
 }
 
+/// A text that is nearly always one of a few.
+pub(super) type Word = Cow<'static, str>;
+
 /// What is known of a request.
 #[derive(Debug, Clone)]
 pub struct Told {
@@ -70,9 +74,11 @@ pub struct Told {
     pub(super) moment: Moment,
     /// Written where a request has more than one line.
     pub(super) number: Option<u64>,
-    pub(super) http: Option<Box<str>>,
+    /// The number by which the lines of the log tell of it.
+    pub(super) trail: Option<u64>,
+    pub(super) http: Option<Word>,
     pub(super) revision: Option<Revision>,
-    pub(super) method: Option<Box<str>>,
+    pub(super) method: Option<Word>,
     pub(super) kind: Option<Kind>,
     pub(super) upstream: Option<UpstreamName>,
     /// The upstream's own name or URI.
@@ -99,11 +105,22 @@ impl Line {
         told.who.client.is_none() || is_refused && told.method.is_none()
     }
 
-    /// Writes the line without its end, as the next of a chain; `chained` is whether it carries the hash of the
-    /// one before.
+    /// The line without its end; see [`Line::write_to`].
     pub fn write(&self, chain: &Chain, at: SystemTime, chained: bool) -> Vec<u8> {
-        let mut out = Out(String::with_capacity(640));
-        let _ = write!(out.0, "{{\"seq\":{},\"time\":\"{}\"", chain.next, to_words_in_millis(at));
+        let mut out = String::new();
+        self.write_to(&mut out, chain, at, chained);
+        out.into_bytes()
+    }
+
+    /// Writes the line without its end behind others, as the next of a chain; `chained` is whether it carries the
+    /// hash of the one before.
+    pub fn write_to(&self, out: &mut String, chain: &Chain, at: SystemTime, chained: bool) {
+        let mut out = Out(out);
+        out.0.push_str("{\"seq\":");
+        out.0.push_str(itoa::Buffer::new().format(chain.next));
+        out.0.push_str(",\"time\":\"");
+        push_millis(out.0, at);
+        out.0.push('"');
         match self {
             Self::Request(told) => told.write(&mut out),
             Self::Started { torn } => {
@@ -116,23 +133,25 @@ impl Line {
             Self::Stopped => out.word("event", "stopped"),
             Self::Lost(count) => {
                 out.word("event", "lost");
-                out.number("count", count);
+                out.number("count", *count);
             }
             Self::LeftOut(count) => {
                 out.word("event", "left_out");
-                out.number("count", count);
+                out.number("count", *count);
             }
         }
         if chained {
-            out.word("prev", &hex(&chain.last));
+            out.begin("prev");
+            out.0.push('"');
+            push_hex(out.0, &chain.last);
+            out.0.push('"');
         }
         out.0.push('}');
-        out.0.into_bytes()
     }
 }
 
 impl Told {
-    fn write(&self, out: &mut Out) {
+    fn write(&self, out: &mut Out<'_>) {
         out.word(
             "event",
             match self.moment {
@@ -141,7 +160,7 @@ impl Told {
                 Moment::Done => "request",
             },
         );
-        if let Some(number) = self.number {
+        if let Some(number) = self.trail.or(self.number) {
             out.number("request", number);
         }
         let Who { wire, from, client, role, application, session } = &self.who;
@@ -149,7 +168,8 @@ impl Told {
         out.text("role", role.as_deref());
         out.text("application", application.as_deref());
         if let Some(from) = from {
-            out.word("from", &from.to_string());
+            out.begin("from");
+            let _ = write!(out.0, "\"{from}\"");
         }
         out.text("session", session.as_deref());
         let wire = match wire {
@@ -175,7 +195,8 @@ impl Told {
             out.number("flags", self.flags);
         }
         if let Some(arguments) = &self.arguments {
-            let _ = write!(out.0, ",\"arguments\":{arguments}");
+            out.begin("arguments");
+            out.0.push_str(arguments);
         }
         if let Some(bytes) = self.bytes_in {
             out.number("bytes_in", bytes);
@@ -191,17 +212,20 @@ impl Told {
             if let Some(bytes) = bytes_out {
                 out.number("bytes_out", bytes);
             }
-            let micros = self.duration.as_micros();
-            out.number("duration_ms", format_args!("{}.{:03}", micros / 1_000, micros % 1_000));
+            let micros = u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX);
+            out.number("duration_ms", micros / 1_000);
+            let thousandths = 1_000 + micros % 1_000;
+            out.0.push('.');
+            out.0.push_str(&itoa::Buffer::new().format(thousandths)[1..]);
         }
         out.text("trace_id", self.trace.as_deref());
     }
 }
 
-/// A line while it is written.
-struct Out(String);
+/// A line while it is written, piece by piece: it has some twenty members, and formatting is what costs.
+struct Out<'a>(&'a mut String);
 
-impl Out {
+impl Out<'_> {
     /// A member whose text nobody outside has a say in.
     fn word(&mut self, member: &str, text: &str) {
         self.begin(member);
@@ -210,18 +234,17 @@ impl Out {
         self.0.push('"');
     }
 
-    fn number(&mut self, member: &str, number: impl std::fmt::Display) {
+    fn number(&mut self, member: &str, number: impl itoa::Integer) {
         self.begin(member);
-        let _ = write!(self.0, "{number}");
+        self.0.push_str(itoa::Buffer::new().format(number));
     }
 
     fn text(&mut self, member: &str, text: Option<&str>) {
         let Some(text) = text else { return };
         self.begin(member);
-        quote(&mut self.0, text, MAX_FIELD_BYTES);
+        quote(self.0, text, MAX_FIELD_BYTES);
     }
 
-    /// Piece by piece: a line has some twenty members, and formatting is what costs.
     fn begin(&mut self, member: &str) {
         self.0.push_str(",\"");
         self.0.push_str(member);

@@ -4,12 +4,11 @@
 //!
 //! Knows nothing of: the rest of a line.
 
-use sha2::{Digest, Sha256};
-
 use super::Arguments;
 use super::line::{MAX_FIELD_BYTES, quote};
 use crate::hex::hex;
 use crate::json::Object;
+use crate::sha256::sha256;
 
 /// What is told of a request's arguments, as JSON.
 pub(super) fn arguments(choice: Arguments, method: &str, params: &Object) -> Option<Box<str>> {
@@ -36,7 +35,7 @@ pub(super) fn arguments(choice: Arguments, method: &str, params: &Object) -> Opt
             out.push_str(if names.is_empty() { "[]" } else { "]" });
         }
         Arguments::Hash => {
-            let digest = Sha256::digest(params.get_bytes(member)?);
+            let digest = sha256(params.get_bytes(member)?);
             quote(&mut out, &format!("sha256:{}", hex(&digest)), MAX_FIELD_BYTES);
         }
         Arguments::Full => quote(&mut out, params.get(member)?, MAX_ARGUMENTS_BYTES),
@@ -46,7 +45,7 @@ pub(super) fn arguments(choice: Arguments, method: &str, params: &Object) -> Opt
 
 /// The trace's id in a `traceparent`: version, trace, parent and flags, in lower-case hexadecimal digits, of
 /// which the ids are not all zeros and the version is not `ff`.
-pub(super) fn trace_id(traceparent: &str) -> Option<Box<str>> {
+pub fn trace_id(traceparent: &str) -> Option<Box<str>> {
     let is_hex = |text: &str, length: usize| {
         text.len() == length
             && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))

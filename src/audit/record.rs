@@ -13,19 +13,20 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::line::{Line, Moment, Told, Who};
+use super::line::{Line, Moment, Told, Who, Word};
 use super::params::{arguments, trace_id};
 use super::writer::{Entry, Place};
-use super::{Audit, OnError, PATIENCE, Shared, Wire};
+use super::{OnError, PATIENCE, Shared, Wire};
 use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
+use crate::sha256::sha256;
+use crate::trail;
 
 /// The record of one request. Cheap to clone; all clones are the same record.
 #[derive(Clone, Default)]
@@ -165,12 +166,17 @@ impl Record {
 
     /// In which session, whose id itself is not told.
     pub fn in_session(&self, id: &str) {
-        self.who(|who| who.session = Some(hex(&Sha256::digest(id)[..4]).into()));
+        self.who(|who| who.session = Some(hex(&sha256(id)[..4]).into()));
     }
 
     /// The HTTP method, where no request of the protocol's could be read yet.
     pub fn over_http(&self, method: &str) {
-        self.tell(|told| told.http = Some(method.into()));
+        self.tell(|told| told.http = Some(word(&["POST", "GET", "DELETE"], method)));
+    }
+
+    /// By which number the lines of the log tell of it.
+    pub fn trailed(&self, number: u64) {
+        self.tell(|told| told.trail = Some(number));
     }
 
     /// How large the message was.
@@ -184,7 +190,7 @@ impl Record {
             told.http = None;
             // Said at the door, and once more by the dialect.
             if told.method.as_deref() != Some(method) {
-                told.method = Some(method.into());
+                told.method = Some(word(&COMMON_METHODS, method));
             }
         });
     }
@@ -202,6 +208,9 @@ impl Record {
         let has_trace = params.get("_meta").is_some_and(|meta| meta.contains(TRACEPARENT));
         let meta = has_trace.then(|| params.get_object("_meta")).flatten();
         let trace = meta.and_then(|meta| trace_id(&meta.get_string(TRACEPARENT)?));
+        if trace.is_some() {
+            trail::leave(|known| known.trace.clone_from(&trace));
+        }
         self.of_method(method);
         self.draft(|draft| {
             draft.is_taken = true;
@@ -228,17 +237,21 @@ impl Record {
 
     /// Under which public name or URI.
     pub fn named(&self, name: &str) {
-        self.tell(|told| told.name = Some(name.into()));
+        self.tell(|told| told.name_it(name));
     }
 
-    /// What was decided, and by which rule; `item` is the upstream's own name or URI.
+    /// What was decided about the item of this kind and public name, and by which rule; `item` is the upstream's
+    /// own name or URI.
     pub fn decided(
         &self,
+        (kind, name): (Kind, &str),
         decision: Decision,
         item: Option<(&UpstreamName, &str)>,
         rule: Option<&str>,
     ) {
         self.tell(|told| {
+            told.kind = Some(kind);
+            told.name_it(name);
             told.decision = Some(decision);
             told.upstream = item.map(|(upstream, _)| upstream.clone());
             told.item = item.map(|(_, own)| own.into());
@@ -301,7 +314,7 @@ impl Record {
         }
         let Some(line) = open.line(Moment::Admitted) else { return Ok(()) };
         let (written, is_written) = oneshot::channel();
-        let entry = Entry { line: Box::new(line), at: SystemTime::now(), written: Some(written) };
+        let entry = Entry { line, at: SystemTime::now(), written: Some(written) };
         let sent = async {
             open.audit.queue.send(entry).await.map_err(|_| Unrecorded)?;
             is_written.await.map_err(|_| Unrecorded)
@@ -461,12 +474,37 @@ impl Draft {
     }
 }
 
+/// A text as one of these, if it is one: then nothing is copied.
+fn word(common: &[&'static str], text: &str) -> Word {
+    let known = common.iter().find(|it| **it == text);
+    known.map_or_else(|| Word::from(text.to_owned()), |it| Word::from(*it))
+}
+
+/// The methods that most lines are about, the commonest first.
+const COMMON_METHODS: [&str; 7] = [
+    "tools/call",
+    "prompts/get",
+    "resources/read",
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "completion/complete",
+];
+
 impl Told {
+    /// Said when it is asked for, and once more when it is found.
+    fn name_it(&mut self, name: &str) {
+        if self.name.as_deref() != Some(name) {
+            self.name = Some(name.into());
+        }
+    }
+
     fn of(who: Who) -> Self {
         Self {
             who,
             moment: Moment::Done,
             number: None,
+            trail: trail::number(),
             http: None,
             revision: None,
             method: None,
@@ -483,15 +521,6 @@ impl Told {
             trace: None,
             arguments: None,
         }
-    }
-}
-
-impl Audit {
-    /// Who has a conversation: nothing is told of it, but [`Record::another`] makes the records of its requests.
-    pub fn conversation(&self, wire: Wire, from: Option<IpAddr>) -> Record {
-        let record = self.begin(wire, from);
-        record.forget();
-        record
     }
 }
 

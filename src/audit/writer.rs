@@ -26,7 +26,7 @@ use super::{Counts, OnError, QUEUE, Settings, Target};
 
 /// What waits to be written.
 pub(super) struct Entry {
-    pub(super) line: Box<Line>,
+    pub(super) line: Line,
     pub(super) at: SystemTime,
     /// Told once it is in the file; dropped if it is not.
     pub(super) written: Option<oneshot::Sender<()>>,
@@ -149,7 +149,7 @@ impl Writer {
             self.count();
         } else if self.pending.is_empty() {
             // Something has to be written to see whether it can be.
-            let lost = self.counts.lost.swap(0, Ordering::Relaxed);
+            let lost = self.counts.take_lost();
             self.pending.push_back(entry(Line::Lost(lost)));
         }
         self.write().await;
@@ -157,8 +157,8 @@ impl Writer {
 
     /// Puts into words what is known by number only.
     fn count(&mut self) {
-        let lost = self.counts.lost.swap(0, Ordering::Relaxed);
-        let left_out = self.counts.left_out.swap(0, Ordering::Relaxed);
+        let lost = self.counts.take_lost();
+        let left_out = self.counts.take_left_out();
         if lost > 0 {
             self.pending.push_back(entry(Line::Lost(lost)));
         }
@@ -203,7 +203,7 @@ impl Writer {
 }
 
 fn entry(line: Line) -> Entry {
-    Entry { line: Box::new(line), at: SystemTime::now(), written: None }
+    Entry { line, at: SystemTime::now(), written: None }
 }
 
 // === Sink ===
@@ -238,30 +238,32 @@ impl Sink {
     fn write(&mut self, pending: &mut VecDeque<Entry>) -> io::Result<()> {
         while !pending.is_empty() {
             self.make_room()?;
-            let mut batch = Vec::new();
+            let mut batch = String::with_capacity(MAX_BATCH_BYTES.min(pending.len() * USUAL_LINE));
             if self.log.as_ref().is_some_and(Log::is_torn) {
-                batch.push(b'\n');
+                batch.push('\n');
             }
             // Behind each line: where it ends, and the chain.
             let mut ends = Vec::new();
             let mut chain = self.chain;
             let room = self.rotate_size.saturating_sub(self.size().unwrap_or(0));
             for entry in pending.iter() {
-                let line = entry.line.write(&chain, entry.at, self.chained);
-                let is_full = batch.len() + line.len() >= MAX_BATCH_BYTES
-                    || self.size().is_some() && (batch.len() + line.len()) as u64 >= room;
+                let begin = batch.len();
+                entry.line.write_to(&mut batch, &chain, entry.at, self.chained);
+                let is_full = batch.len() >= MAX_BATCH_BYTES
+                    || self.size().is_some() && batch.len() as u64 >= room;
                 if is_full && !ends.is_empty() {
+                    batch.truncate(begin);
                     break;
                 }
                 if self.chained {
-                    chain.push(&line)
+                    chain.push(&batch.as_bytes()[begin..])
                 } else {
                     chain.count()
                 }
-                batch.extend_from_slice(&line);
-                batch.push(b'\n');
+                batch.push('\n');
                 ends.push((batch.len(), chain));
             }
+            let batch = batch.into_bytes();
             let written = match &mut self.log {
                 Some(log) => log.append(&batch),
                 None => print(&batch),
@@ -325,6 +327,8 @@ fn print(lines: &[u8]) -> Result<(), Broken> {
 const BATCH: usize = 512;
 /// How long lines may wait for others: long enough for hundreds of a busy gateway, and far less than [`QUEUE`] of them.
 const REST: Duration = Duration::from_millis(10);
+/// How long a line usually is, with some room.
+const USUAL_LINE: usize = 768;
 /// How many bytes are written at a time.
 const MAX_BATCH_BYTES: usize = 256 * 1_024;
 /// How often it is tried again while it cannot be written.

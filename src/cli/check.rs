@@ -224,7 +224,7 @@ fn state(upstream: &Upstream) -> Result<String, String> {
         // Nothing is spoken with a folder, so it has no revision.
         Status::Up(about) if about.wire == "library" => Ok(about.wire.to_owned()),
         Status::Up(about) => Ok(format!("{} {}", about.wire, about.revision)),
-        Status::Down { reason } => Err(reason.clone()),
+        Status::Down { reason, .. } => Err(reason.clone()),
     }
 }
 

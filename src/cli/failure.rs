@@ -10,7 +10,7 @@ use crate::json::{self, Object};
 /// A command's failure, sorted by who has to act.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Something is not as it was approved. Exit code 1.
+    /// Something is not as it was approved, or as it should be. Exit code 1.
     Differs(String),
     /// The arguments are not what the command takes, in clap's own words and colors. Exit code 2.
     Arguments(String),

@@ -126,6 +126,23 @@ Examples:
   weir pins approve github/create_issue wiki/search
   weir pins list --json";
 
+pub(super) const STATUS: &str = "\
+Examples:
+  weir status                             # of the Weir that runs with ./weir.toml
+  weir status --config /etc/weir/weir.toml --json
+  weir status > /dev/null && echo all is well
+
+Exit code 0 if it is ready and every upstream is up; 1 if it serves and something needs a look, which is told on \
+standard error; 3 if it does not take the token; 4 if nothing runs there. It is asked over the listener of [admin].";
+
+pub(super) const TOP: &str = "\
+Examples:
+  weir top                                # q or Ctrl-C ends it
+  weir top --once > sample.txt
+
+For each upstream and each method: how many a second are over, how many of them failed, and which time half and 99 \
+in 100 of them did not pass, since the line before. `now` is calls under way, and those that wait for their turn.";
+
 pub(super) const COMPLETIONS: &str = "\
 Examples:
   weir completions bash > ~/.local/share/bash-completion/completions/weir

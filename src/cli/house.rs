@@ -46,6 +46,8 @@ pub(super) struct ConfigArgs {
 /// A configuration, and what has to live as long as it is used.
 pub(super) struct Loaded {
     pub(super) config: Config,
+    /// Its file; none for the demonstration.
+    pub(super) file: Option<PathBuf>,
     /// The demonstration's own server, stopped when this is dropped.
     pub(super) demo: Option<Demo>,
     /// Its files, as they were just before they were read, and where the main one is; none where nothing could be
@@ -63,6 +65,19 @@ impl ConfigArgs {
         };
         let config = found.read(options).await?;
         Ok(Loaded { files, ..found.loaded(config) })
+    }
+
+    /// Reads the configuration without its upstreams, whose secrets are not fetched.
+    pub(super) async fn load_alone(&self, options: &Options) -> Result<Loaded, Failure> {
+        if self.demo {
+            return Err(Failure::Usage("`--demo` is a fleet of its own, which nobody runs: name the configuration of the Weir that does".to_owned()));
+        }
+        let found = self.find().await?;
+        let config = match &found {
+            Found::File(path) => aside(path.clone(), options, Config::without_upstreams).await?,
+            Found::Demo(_) => found.read(options).await?,
+        };
+        Ok(found.loaded(config))
     }
 
     /// Checks the configuration and starts nothing for it; returns its warnings.
@@ -100,11 +115,11 @@ impl Found {
     }
 
     fn loaded(self, config: Config) -> Loaded {
-        let demo = match self {
-            Self::File(_) => None,
-            Self::Demo(demo) => Some(demo),
+        let (file, demo) = match self {
+            Self::File(path) => (Some(path), None),
+            Self::Demo(demo) => (None, Some(demo)),
         };
-        Loaded { config, demo, files: None }
+        Loaded { config, file, demo, files: None }
     }
 }
 
@@ -217,6 +232,8 @@ impl House {
             config = found.read(&options).await?;
         }
         change(&mut config);
+        // Who asks wants to know what is so now.
+        config.state.catalog = false;
         let loaded = found.loaded(config);
         if !json {
             draw(&loaded.config.warnings);
@@ -307,7 +324,7 @@ impl House {
             let upstreams = self.app.gateway().upstreams();
             let upstream = upstreams.iter().find(|one| one.name() == name);
             let reason = match upstream.map(|upstream| upstream.status().borrow().clone()) {
-                Some(Status::Down { reason }) => super::content::plain(&reason),
+                Some(Status::Down { reason, .. }) => super::content::plain(&reason),
                 _ => format!("`{}` was not answered", kind.list_method()),
             };
             format!("upstream `{name}` could not be listed: {reason}")

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
-use sha2::{Digest, Sha256};
 use toml_edit::Datetime;
 
 use super::clients::document::{self, Written};
@@ -21,6 +20,7 @@ use crate::hex::hex;
 use crate::json::{self, Object};
 use crate::policy::keys::text;
 use crate::secret::Secret;
+use crate::sha256::sha256;
 use edit::{Change, Edited};
 
 /// What `weir keys` takes.
@@ -452,7 +452,7 @@ fn read(file: &Path) -> Result<Written, Failure> {
 }
 
 fn hash_of(key: &Secret) -> String {
-    hex(&Sha256::digest(key.expose()))
+    hex(&sha256(key.expose()))
 }
 
 // === When ===

@@ -1,5 +1,7 @@
 //! Where the log goes: always to standard error, since standard output belongs to data and protocol.
 
+mod lines;
+
 use std::io::IsTerminal;
 
 use tracing::warn;
@@ -9,6 +11,7 @@ use tracing_subscriber::fmt;
 use super::house::draw;
 use super::{output, waiting};
 use crate::config::{Log, LogFormat, Warning};
+use lines::Lines;
 
 /// Starts logging as the configuration says, and tells its warnings: drawn at their places for people, and
 /// in a log that programs read as lines like the others. `WEIR_LOG` overrides the level, in the syntax of
@@ -47,11 +50,12 @@ fn start_filtered(default: &str, format: LogFormat, style: Style) {
     let logger = fmt().with_env_filter(filter).with_writer(|| waiting::Beside).with_target(false);
     // Failing means that a logger is there already, which only tests do.
     let _ = if is_json(format) {
-        logger.json().flatten_event(true).try_init()
+        logger.json().flatten_event(true).map_event_format(Lines::of_json).try_init()
     } else if style == Style::Report {
         logger.without_time().with_ansi(false).try_init()
     } else {
-        logger.with_ansi(output::Color::on_stderr()).try_init()
+        let logger = logger.with_ansi(output::Color::on_stderr());
+        logger.map_event_format(Lines::for_people).try_init()
     };
 }
 

@@ -64,6 +64,18 @@ pub(super) fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
+/// How wide standard output is: what its terminal says, else `COLUMNS`, else what is usual.
+pub(super) fn columns() -> usize {
+    let told =
+        rustix::termios::tcgetwinsize(std::io::stdout()).map(|size| usize::from(size.ws_col));
+    let told = told.ok().filter(|columns| *columns > 0);
+    let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
+    told.or_else(variable).filter(|columns| *columns >= MIN_COLUMNS).unwrap_or(80)
+}
+
+/// Narrower than this nothing is readable.
+const MIN_COLUMNS: usize = 20;
+
 /// Writes data to standard output, as it is.
 pub(super) fn print(
     write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,

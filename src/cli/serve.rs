@@ -32,7 +32,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let now = Some(std::time::SystemTime::now());
     let options = config::Options { now, ..options(args.allow_anonymous_network) };
     let (mut signals, hangups) = (Signals::new()?, Hangups::new()?);
-    let Loaded { config, demo, files } = signals.end(args.config.load(&options)).await?;
+    let Loaded { config, file, demo, files } = signals.end(args.config.load(&options)).await?;
     super::log::start(&config.log, &config.warnings);
     let log = super::audit::open(&config, config.records())?;
     let listener = listen(&config, demo.is_some()).await?;
@@ -40,9 +40,19 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let scheme = config.server.scheme();
     let endpoint = format!("{scheme}://{address}{}", config.server.path);
 
+    let operators = super::admin::listen(&config).await?;
+    let audit = log.as_ref().map(|(audit, _)| audit.clone()).unwrap_or_default();
+    let operators = operators.map(|listener| {
+        let settings =
+            super::admin::settings(&config, &listener, file.as_deref(), &endpoint, audit);
+        (listener, settings)
+    });
     let tls = secured(&config)?;
     let app = App::open_for(&config, Arc::new(Host::new()), None, log);
     app.keep_keys();
+    if let Some((listener, settings)) = operators {
+        app.show(listener, settings);
+    }
     app.spawn_door(http::accept_loop(listener, tls, Arc::clone(app.door())));
     let sse =
         config.protocol.legacy_sse.then(|| format!("{scheme}://{address}{}", http::STREAM_PATH));

@@ -30,7 +30,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Nobody on a network can come in this way.
     let mut signals = Signals::new()?;
     let options = options(true);
-    let Loaded { config, demo: _demo, files } = signals.end(args.config.load(&options)).await?;
+    let Loaded { config, demo: _demo, files, .. } = signals.end(args.config.load(&options)).await?;
     if let Some(client) = &args.client {
         is_welcome(&config, client)?;
     }

@@ -43,15 +43,31 @@ impl Default for Audit {
 }
 
 /// Where Weir keeps what it writes.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// The folder; `None` if neither the file nor the environment names one. It need not be there.
     pub dir: Option<PathBuf>,
+    /// Whether the last lists of upstreams are kept there.
+    pub catalog: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { dir: None, catalog: true }
+    }
+}
+
+impl State {
+    /// The folder for the last lists of upstreams, where they are kept.
+    pub fn catalog_folder(&self) -> Option<PathBuf> {
+        self.dir.as_ref().filter(|_| self.catalog).map(|dir| dir.join("catalog"))
+    }
 }
 
 pub(super) fn state(t: &Table<'_>, environment: &Environment) -> State {
     let dir = t.read("dir", value::text).map(|dir| t.folder("dir").join(dir));
-    State { dir: dir.or_else(|| usual_folder(environment)) }
+    let catalog = t.read("catalog", value::boolean).unwrap_or(State::default().catalog);
+    State { dir: dir.or_else(|| usual_folder(environment)), catalog }
 }
 
 /// Where programs of a user keep their state (XDG base directories); relative paths in these variables mean

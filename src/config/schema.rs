@@ -8,6 +8,7 @@
 
 #![expect(clippy::disallowed_types, reason = "a schema is written here, no payload passes")]
 
+mod admin_keys;
 mod audit_keys;
 mod guard_keys;
 mod json;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::file::Table;
 use super::report::Complaint;
 use super::value;
-use crate::upstream::{Limits, Retry, Timeouts};
+use crate::upstream::breaker::Settings as Breaker;
+use crate::upstream::{Limits, OnDown, Retry, Timeouts};
 
 /// Which era an upstream speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,9 @@ pub(super) struct Tuning {
     pub(super) sharing: SharingChoice,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
+    pub(super) breaker: Breaker,
+    hides: bool,
+    pub(super) on_down_grace: Duration,
     /// Depends on the kind of upstream unless it is written.
     concurrency: Option<usize>,
     pub(super) max_message: usize,
@@ -53,6 +57,9 @@ impl Default for Tuning {
             sharing: SharingChoice::Shared,
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            breaker: Breaker::default(),
+            hides: false,
+            on_down_grace: Duration::from_secs(60),
             concurrency: None,
             max_message: 8 << 20,
             max_items: 10_000,
@@ -62,6 +69,14 @@ impl Default for Tuning {
 }
 
 impl Tuning {
+    /// What becomes of the lists while it is not connected.
+    pub(super) fn on_down(&self) -> OnDown {
+        match self.hides {
+            true => OnDown::Hide { after: self.on_down_grace },
+            false => OnDown::Keep,
+        }
+    }
+
     /// Fills in the default that depends on the kind of upstream.
     pub(super) fn limits(&self, over_http: bool) -> Limits {
         Limits {
@@ -95,6 +110,10 @@ pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning, is_library: bool) -> Tun
         timeouts(t, &inherited.timeouts)
     });
     tuning.retry = t.table("retry", |t| retry(t, &inherited.retry));
+    tuning.breaker = t.table("breaker", |t| breaker(t, &inherited.breaker));
+    tuning.hides = t.read("on_down", value::choice(&ON_DOWN)).unwrap_or(inherited.hides);
+    tuning.on_down_grace =
+        t.read("on_down_grace", value::duration).unwrap_or(inherited.on_down_grace);
     t.table("limits", |t| {
         without_effect(t, &LIMITS_NOT_FOR_A_LIBRARY);
         tuning.concurrency = t.read("concurrency", value::count(CALLS)).or(inherited.concurrency);
@@ -135,6 +154,20 @@ fn retry(t: &Table<'_>, inherited: &Retry) -> Retry {
     retry
 }
 
+fn breaker(t: &Table<'_>, inherited: &Breaker) -> Breaker {
+    let failures = t.read("failures", value::count(FAILURES));
+    let breaker = Breaker {
+        failures: failures.and_then(|it| it.try_into().ok()).unwrap_or(inherited.failures),
+        cool_down: t.read("cool_down", value::duration).unwrap_or(inherited.cool_down),
+        max_cool_down: t.read("max_cool_down", value::duration).unwrap_or(inherited.max_cool_down),
+    };
+    if breaker.cool_down > breaker.max_cool_down {
+        let default = Breaker::default().max_cool_down;
+        object_to_order(t, ["cool_down", "max_cool_down"], breaker.max_cool_down, default);
+    }
+    breaker
+}
+
 /// Objects where the mistake is: where neither is written, both are inherited and the objection stands there.
 fn object_to_order(
     t: &Table<'_>,
@@ -165,11 +198,15 @@ pub(super) const ERAS: [(&str, EraChoice); 3] =
 pub(super) const SHARINGS: [(&str, SharingChoice); 2] =
     [("shared", SharingChoice::Shared), ("client", SharingChoice::Client)];
 
+/// Whether the lists are hidden.
+pub(super) const ON_DOWN: [(&str, bool); 2] = [("keep", false), ("hide", true)];
+
+pub(super) const FAILURES: RangeInclusive<usize> = 1..=1_000;
 pub(super) const CALLS: RangeInclusive<usize> = 1..=100_000;
 pub(super) const ITEMS: RangeInclusive<usize> = 1..=1_000_000;
 pub(super) const PAGES: RangeInclusive<usize> = 1..=100_000;
 
 /// What says how a server is spoken to.
-pub(super) const NOT_FOR_A_LIBRARY: [&str; 2] = ["era", "sharing"];
+pub(super) const NOT_FOR_A_LIBRARY: [&str; 3] = ["era", "sharing", "breaker"];
 pub(super) const TIMEOUTS_NOT_FOR_A_LIBRARY: [&str; 3] = ["startup", "list", "gather"];
 pub(super) const LIMITS_NOT_FOR_A_LIBRARY: [&str; 3] = ["max_message", "max_items", "max_pages"];

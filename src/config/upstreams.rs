@@ -16,7 +16,8 @@ use super::{Patterns, Surroundings, guard, headers, value};
 use crate::guard::Rules;
 use crate::pins::Mode;
 use crate::secret::Secret;
-use crate::upstream::{Limits, Retry, Timeouts, Transport};
+use crate::upstream::breaker::Settings as Breaker;
+use crate::upstream::{Limits, OnDown, Retry, Timeouts, Transport};
 
 /// One upstream, with what it inherits.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,8 +36,14 @@ pub struct Upstream {
     pub timeouts: Timeouts,
     /// When to try again.
     pub retry: Retry,
+    /// When it is left alone for a while.
+    pub breaker: Breaker,
+    /// What becomes of its lists while it is not connected.
+    pub on_down: OnDown,
     /// How much it may send and how many calls it gets at a time.
     pub limits: Limits,
+    /// Whether Weir is not ready while it is not up.
+    pub required: bool,
     /// What goes in and comes out.
     pub guard: Rules,
     /// What happens when it changes a definition.
@@ -226,6 +233,7 @@ fn upstream(
     let [prompts, tools, resources] = ["prompts", "tools", "resources"]
         .map(|kind| t.table(kind, |t| patterns(t, Patterns::everything(), pattern)));
     let rename = renames(t);
+    let required = t.read("required", value::boolean).unwrap_or(false);
     let guard = t.table("guard", |t| guard::guard(t, guard));
     if used {
         guard::warn_of_nothing(t, guard.pinning, name, lock, surroundings.on_disk);
@@ -243,6 +251,9 @@ fn upstream(
         sharing: tuning.sharing,
         timeouts: tuning.timeouts,
         retry: tuning.retry,
+        required,
+        breaker: tuning.breaker,
+        on_down: tuning.on_down(),
         guard: guard.rules,
         pinning: guard.pinning,
         limits: tuning.limits(matches!(source, Source::Http { .. })),

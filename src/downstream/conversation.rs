@@ -29,6 +29,7 @@ use crate::gateway::{Guest, Listen};
 use crate::json::Object;
 use crate::mcp::call::Client;
 use crate::rpc::{self, Id, Notification, Request, code};
+use crate::trail::Trail;
 
 /// A client's conversation, whether it has been opened yet or not.
 pub(super) struct Conversation {
@@ -280,7 +281,9 @@ impl Outgoing {
     /// Sends a call's progress and then its answer, on a task of its own. The record is that of the call.
     pub(super) fn answer(&self, id: Id, call: Call, record: Record) {
         let (queue, room) = (self.queue.clone(), Arc::clone(&self.room));
-        self.tasks.spawn(answer(id, call, queue, self.max_reply, room, record));
+        let trail = Trail::begin();
+        record.trailed(trail.number());
+        self.tasks.spawn(trail.walk(answer(id, call, queue, self.max_reply, room, record)));
     }
 }
 

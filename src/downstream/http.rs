@@ -35,6 +35,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 use super::Doors;
+use crate::meter::Gauge;
 use crate::policy::Certificate;
 pub use pair::{MESSAGES_PATH, STREAM_PATH};
 pub use protection::Protection;
@@ -144,9 +145,10 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let peer = from.peer;
-    let (wire, stop) = {
+    let (wire, stop, _open) = {
         let door = doors.now();
-        (Wire::new(io, &door.settings), door.stop.clone())
+        let open = Gauge::enter(&door.gateway.meters().connections);
+        (Wire::new(io, &door.settings), door.stop.clone(), open)
     };
     let service = service_fn(|request| {
         let gone = wire.clone().gone().boxed();

@@ -20,9 +20,9 @@ use super::encode;
 use super::era::Versions;
 use super::meta;
 use super::questions::{Asking, Questions};
-use super::recording::recorded;
+use super::recording::{recorded, timed};
 use crate::catalog::View;
-use crate::gateway::{Fault, Guest, Subscribed, Subscriptions, Went};
+use crate::gateway::{End, Fault, Guest, Subscribed, Subscriptions, Went};
 use crate::json::Object;
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Client, Method, Outcome, Reply};
@@ -58,6 +58,22 @@ pub(super) struct Peer {
 
 /// Opens a conversation: settles its revision and tells what can be asked.
 pub(super) fn initialize(
+    guest: &Guest,
+    versions: &Versions,
+    params: &Object,
+    client: Client,
+    questions: Questions,
+) -> Result<(Peer, Bytes), Refused> {
+    let timing = guest.timing(OPENING);
+    let opened = introduce(guest, versions, params, client, questions);
+    timing.end(match &opened {
+        Ok(_) => End::Good,
+        Err(refused) => End::Error(Some(refused.error.code)),
+    });
+    opened
+}
+
+fn introduce(
     guest: &Guest,
     versions: &Versions,
     params: &Object,
@@ -140,13 +156,17 @@ pub(super) fn serve(
     let record = guest.record().clone();
     record.asks(peer.revision, &method, &params);
     record.took(bytes);
-    let refuse = |refused| Call::answered(recorded(&record, Answer::refused(Some(&id), &refused)));
+    let timing = guest.timing(&method);
+    let refuse = |timing, refused| {
+        let answer = recorded(&record, Answer::refused(Some(&id), &refused));
+        Call::answered(timed(timing, answer))
+    };
     let owned = match meta::take(&mut params) {
         Ok(owned) => owned,
-        Err(meta::BadMeta(text)) => return refuse(invalid_params(text)),
+        Err(meta::BadMeta(text)) => return refuse(timing, invalid_params(text)),
     };
     let Some(open) = calls.open(&id) else {
-        return refuse(id_in_use());
+        return refuse(timing, id_in_use());
     };
     // Nothing goes out beside an answer in a batch, so nothing can be asked there.
     let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
@@ -188,7 +208,7 @@ pub(super) fn serve(
             Err(fault) => Err(self::refuse(&fault)),
         };
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
-        recorded(&record, answer)
+        timed(timing, recorded(&record, answer))
     };
     Call { answer: open.run(work).boxed(), beside }
 }

@@ -18,9 +18,9 @@ use super::encode;
 use super::era::Versions;
 use super::meta::{self, Owned};
 use super::modern_headers;
-use super::recording::recorded;
+use super::recording::{recorded, timed};
 use super::streams::Streams;
-use crate::gateway::{Fault, Guest, Round};
+use crate::gateway::{End, Fault, Guest, Round};
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Method, Outcome, Reply};
@@ -146,6 +146,7 @@ pub(super) fn serve(
     let record = guest.record().clone();
     record.asks(revision, &method, &params);
     record.took(bytes);
+    let timing = guest.timing(&method);
     let begin = || guest.admit_at_once(&method).map_err(|fault| refuse(&fault));
     if &*method == "server/discover" {
         let (begun, guest, versions) = (begin(), guest.clone(), versions.clone());
@@ -157,7 +158,7 @@ pub(super) fn serve(
                 }
                 Err(refused) => Answer::refused(Some(&id), &refused),
             };
-            Some(recorded(&record, answer))
+            Some(timed(timing, recorded(&record, answer)))
         };
         return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
@@ -166,10 +167,13 @@ pub(super) fn serve(
             listening::listen(guest, permit, &id, &params, revision, &capabilities, streams)
         });
         return match listening {
-            Ok(listening) => Exchange::Listening(listening),
+            Ok(listening) => {
+                timing.end(End::Good);
+                Exchange::Listening(listening)
+            }
             Err(refused) => {
                 let answer = recorded(&record, Answer::refused(Some(&id), &refused));
-                Exchange::Call(Call::answered(answer))
+                Exchange::Call(Call::answered(timed(timing, answer)))
             }
         };
     }
@@ -183,7 +187,7 @@ pub(super) fn serve(
         );
         let refused = begin().err().unwrap_or(refused);
         let answer = recorded(&record, Answer::refused(Some(&id), &refused));
-        return Exchange::Call(Call::answered(answer));
+        return Exchange::Call(Call::answered(timed(timing, answer)));
     }
     // Read when the request was opened.
     let logs = owned.logs().unwrap_or_default();
@@ -213,7 +217,7 @@ pub(super) fn serve(
             Way::Alone => answer,
             Way::Shared | Way::Batched => answer.whole(&id, max_reply).await,
         };
-        Some(recorded(&record, answer))
+        Some(timed(timing, recorded(&record, answer)))
     };
     Exchange::Call(Call { answer: work.boxed(), beside })
 }

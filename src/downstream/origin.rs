@@ -40,7 +40,7 @@ pub struct BadOrigin(&'static str);
 
 /// Why a request is refused at the door; the text is fit for its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Stranger {
+pub(crate) enum Stranger {
     #[error("this Host is not served here")]
     Host,
     #[error("this Origin is not allowed here")]
@@ -48,7 +48,7 @@ pub(super) enum Stranger {
 }
 
 /// Refuses requests that are addressed to somebody else or come from a page that is not trusted.
-pub(super) fn check(settings: &Settings, uri: &Uri, headers: &HeaderMap) -> Result<(), Stranger> {
+pub(crate) fn check(settings: &Settings, uri: &Uri, headers: &HeaderMap) -> Result<(), Stranger> {
     let host = only(headers, &HOST).and_then(Authority::parse).ok_or(Stranger::Host)?;
     if !host_is_allowed(settings, &host) {
         return Err(Stranger::Host);
@@ -83,7 +83,7 @@ fn origin_is_allowed(settings: &Settings, origin: &Origin) -> bool {
 }
 
 /// The only value of a header, in visible characters; `None` if there is another one or none.
-pub(super) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)

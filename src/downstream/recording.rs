@@ -15,8 +15,52 @@ use futures::{Stream, StreamExt};
 use super::answer::{Answer, Failure, Text};
 use super::encode::own_code;
 use crate::audit::{Ending, Outcome, Record, Wire};
+use crate::gateway::{End, Timing};
 use crate::mcp::call::Broken;
 use crate::rpc::code;
+
+/// The answer, which is the end of what is counted: with its last piece, where it arrives in pieces.
+pub(super) fn timed(timing: Timing, answer: Answer) -> Answer {
+    let end = match answer.failure {
+        None => End::Good,
+        Some(Failure::Own(code)) => End::Error(Some(code)),
+        Some(Failure::Upstreams(code)) => End::Error(code),
+    };
+    let text = match answer.text {
+        Text::Whole(text) => {
+            timing.end(end);
+            Text::Whole(text)
+        }
+        Text::Arriving(head, pieces) => {
+            Text::Arriving(head, Timed { pieces, timing: Some(timing), end }.boxed())
+        }
+    };
+    Answer { text, ..answer }
+}
+
+/// The pieces of an answer on their way out. Dropped before their end, nobody waits for them.
+struct Timed {
+    pieces: BoxStream<'static, Result<Bytes, Broken>>,
+    timing: Option<Timing>,
+    end: End,
+}
+
+impl Stream for Timed {
+    type Item = Result<Bytes, Broken>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let piece = std::task::ready!(self.pieces.as_mut().poll_next(cx));
+        let end = match &piece {
+            Some(Ok(_)) => None,
+            Some(Err(_)) => Some(End::Error(None)),
+            None => Some(self.end),
+        };
+        if let Some((timing, end)) = end.and_then(|end| Some((self.timing.take()?, end))) {
+            timing.end(end);
+        }
+        Poll::Ready(piece)
+    }
+}
 
 /// The answer, which is the end of the record.
 pub(super) fn recorded(record: &Record, answer: Answer) -> Answer {

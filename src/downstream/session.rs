@@ -21,6 +21,7 @@ use super::calls::Calls;
 use super::legacy::Peer;
 use super::tracks::Tracks;
 use crate::gateway::{Guest, Listen, Standing};
+use crate::meter::{Gauge, Histogram, Present};
 use crate::policy::Principal;
 use crate::secret;
 
@@ -35,6 +36,10 @@ pub(super) struct Sessions {
     ttl: AtomicU64,
     /// How many a client may have.
     limit: usize,
+    /// How long sessions last.
+    lives: Arc<Histogram>,
+    /// The primary streams, among others.
+    streams: Arc<Gauge>,
 }
 
 /// What a principal has.
@@ -62,6 +67,9 @@ pub(super) struct Session {
     /// Ends the stream that is primary now.
     replaced: Mutex<CancellationToken>,
     usage: Mutex<Usage>,
+    begun: Instant,
+    lives: Arc<Histogram>,
+    streams: Arc<Gauge>,
 }
 
 #[derive(Debug)]
@@ -79,6 +87,7 @@ pub(super) struct Primary {
     pub(super) listen: OwnedMutexGuard<Listen>,
     /// Fires when a newer stream takes over or the session ends.
     pub(super) over: CancellationToken,
+    _open: Present,
     _in_use: InUse,
 }
 
@@ -94,10 +103,21 @@ pub(super) struct TooMany;
 
 impl Sessions {
     pub(super) fn new(ttl: Duration, limit: usize) -> Self {
-        let sessions =
-            Self { by_id: DashMap::new(), by_principal: Arc::default(), ttl: 0.into(), limit };
+        let sessions = Self {
+            by_id: DashMap::new(),
+            by_principal: Arc::default(),
+            ttl: 0.into(),
+            limit,
+            lives: Arc::default(),
+            streams: Arc::default(),
+        };
         sessions.keep_for(ttl);
         sessions
+    }
+
+    /// The same; there is counted how long they last, and how many primary streams are open.
+    pub(super) fn counted(self, lives: &Arc<Histogram>, streams: &Arc<Gauge>) -> Self {
+        Self { lives: Arc::clone(lives), streams: Arc::clone(streams), ..self }
     }
 
     /// How long a session may be idle from now on.
@@ -134,6 +154,9 @@ impl Sessions {
             end,
             listen: Arc::new(tokio::sync::Mutex::new(listen)),
             usage: Mutex::new(Usage { active: 0, idle_since: Instant::now() }),
+            begun: Instant::now(),
+            lives: Arc::clone(&self.lives),
+            streams: Arc::clone(&self.streams),
         });
         let mut own = self.by_principal.entry(principal.clone()).or_default();
         self.make_room(principal, &mut own)?;
@@ -248,6 +271,9 @@ impl Session {
     /// Cancels what is under way, and lets go of what the client has subscribed to even if a stream of it is
     /// not read any more.
     fn close(&self) {
+        if !self.end.is_cancelled() {
+            self.lives.observe(self.begun.elapsed());
+        }
         self.end.cancel();
         self.peer.subscriptions.end();
     }
@@ -289,7 +315,8 @@ impl InUse {
         std::mem::replace(&mut *self.0.replaced(), over.clone()).cancel();
         let mut listen = Arc::clone(&self.0.listen).lock_owned().await;
         listen.goes_on_as(guest);
-        Primary { listen, over, _in_use: self }
+        let _open = Gauge::enter(&self.0.streams);
+        Primary { listen, over, _open, _in_use: self }
     }
 }
 

@@ -5,23 +5,31 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 
+use crate::meter::{Gauge, Present};
 use crate::policy::Principal;
 
 /// Counts the open streams of each principal.
 pub(super) struct Streams {
     open: Arc<DashMap<Principal, usize>>,
     limit: usize,
+    all: Arc<Gauge>,
 }
 
 /// The right to one stream; it returns when dropped.
 pub(super) struct Slot {
     open: Arc<DashMap<Principal, usize>>,
     principal: Principal,
+    _open: Present,
 }
 
 impl Streams {
     pub(super) fn new(limit: usize) -> Self {
-        Self { open: Arc::default(), limit }
+        Self { open: Arc::default(), limit, all: Arc::default() }
+    }
+
+    /// The same, which are counted there.
+    pub(super) fn counted(self, all: &Arc<Gauge>) -> Self {
+        Self { all: Arc::clone(all), ..self }
     }
 
     /// Takes a slot; `None` if the principal has used all of its own.
@@ -31,7 +39,8 @@ impl Streams {
             return None;
         }
         *count += 1;
-        Some(Slot { open: Arc::clone(&self.open), principal: principal.clone() })
+        let _open = Gauge::enter(&self.all);
+        Some(Slot { open: Arc::clone(&self.open), principal: principal.clone(), _open })
     }
 }
 

@@ -29,10 +29,10 @@ use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use crate::policy::role::Role;
 use crate::policy::{self, Policy, keys::Key};
+use crate::sha256::sha256;
 use crate::upstream::dial::Stream;
 use crate::upstream::{self, Limits, Retry, Source, Timeouts, Upstream};
 use script::{Script, command};
-use sha2::{Digest, Sha256};
 
 /// The house, and a way to its doors.
 struct World {
@@ -106,7 +106,7 @@ fn policy() -> Policy {
         keys: vec![Key {
             client: "ann".into(),
             role: "guest".into(),
-            sha256: vec![Sha256::digest(b"ann-key").into()],
+            sha256: vec![sha256("ann-key")],
             expires: None,
         }],
         ..Default::default()
@@ -130,6 +130,10 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
         },
         retry: Retry { backoff: second, max_backoff: 30 * second, jitter: false },
         limits: Limits { concurrency: 64, max_message: 8 << 20, max_items: 1_000, max_pages: 10 },
+        required: false,
+        breaker: crate::upstream::breaker::Settings::default(),
+        on_down: crate::upstream::OnDown::Keep,
+        kept_in: None,
     }
 }
 

@@ -17,6 +17,7 @@ use crate::mcp::call::{Ask, Method};
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::revision::{Era, Revision};
 use crate::policy::limits::{Charge, Limits, Permit, Refused};
+use crate::trail;
 
 impl Guest {
     /// Lets a request begin, if there is room for its record where it must have one, and charges the limits for
@@ -31,6 +32,7 @@ impl Guest {
         method: &str,
         params: &Object,
     ) -> Result<Permit, Fault> {
+        trail::leave(|known| known.client = Some(Arc::clone(&self.principal.name)));
         self.record_asked(method, params);
         self.reserve().await?;
         let Some(limits) = self.limits() else { return Ok(Permit::unlimited()) };
@@ -95,6 +97,7 @@ impl Guest {
         let Refused { retry_after, limit } = *refused;
         tracing::debug!(client = %self.principal.name, method, limit, "a limit is reached");
         self.record_limited(target, limit);
+        self.gateway.meters.limited(limit);
         Fault::TooBusy { retry_after }
     }
 

@@ -14,7 +14,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +23,7 @@ use crate::mcp::call::{Ask, Method};
 use crate::mcp::kind::Kind;
 use crate::policy::Principal;
 use crate::secret;
+use crate::sha256::sha256;
 
 /// What waits, by the states.
 pub(super) struct Parking<T> {
@@ -68,7 +68,7 @@ impl Request {
 
     pub(super) fn new(method: Method, kind: Kind, key: Box<str>, params: &Object) -> Self {
         let arguments = params.get("arguments").unwrap_or_default();
-        Self { method, kind, key, arguments: Sha256::digest(arguments).into() }
+        Self { method, kind, key, arguments: sha256(arguments) }
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Knows nothing of: how a record is written, and how requests end.
 
-use super::{Fault, Guest};
+use std::sync::Arc;
+
+use super::{Fault, Guest, Reason};
 use crate::audit::{Decision, Record};
 use crate::catalog::Target;
 use crate::json::Object;
@@ -10,12 +12,15 @@ use crate::mcp::call::{Ask, Method};
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::revision::Revision;
 use crate::policy::Principal;
+use crate::policy::role::Role;
+use crate::trail;
 
 impl Guest {
     /// The same guest, for one request or one conversation whose record this is.
     pub fn recorded(&self, record: Record) -> Self {
         let Principal { name, role, application } = &self.principal;
         record.by(name, role, application.as_ref());
+        trail::leave(|known| known.client = Some(Arc::clone(name)));
         Self { record, ..self.clone() }
     }
 
@@ -26,17 +31,22 @@ impl Guest {
 
     /// Makes sure that there is room for the record, where it is a must. Before anything is done.
     pub(super) async fn reserve(&self) -> Result<(), Fault> {
-        self.record.reserve().await.map_err(|_| Fault::Unrecorded)
+        self.record.reserve().await.map_err(|_| self.unrecorded())
     }
 
     /// The same without waiting.
     pub(super) fn reserve_at_once(&self) -> Result<(), Fault> {
-        self.record.reserve_at_once().map_err(|_| Fault::Unrecorded)
+        self.record.reserve_at_once().map_err(|_| self.unrecorded())
     }
 
     /// Something is about to go to an upstream; where it must be recorded, it is now.
     pub(super) async fn record_sending(&self) -> Result<(), Fault> {
-        self.record.admit().await.map_err(|_| Fault::Unrecorded)
+        self.record.admit().await.map_err(|_| self.unrecorded())
+    }
+
+    fn unrecorded(&self) -> Fault {
+        self.gateway.meters.refused(Reason::Audit);
+        Fault::Unrecorded
     }
 
     /// What is asked for, before anybody looks whether it is there.
@@ -70,30 +80,31 @@ impl Guest {
     }
 
     pub(super) fn record_found(&self, target: &Target) {
+        trail::leave(|known| known.upstream = Some(target.upstream.shared()));
         if !self.record.is_on() {
             return;
         }
         let (upstream, own) = (&target.upstream, &*target.own);
         let role = self.generation.policy.role(&self.principal);
         let rule = role.rule(target.kind, upstream, own).map(|pattern| pattern.as_str());
-        self.record.about(target.kind);
-        self.record.named(&target.key);
-        self.record.decided(Decision::Allowed, Some((upstream, own)), rule);
+        let item = (target.kind, &*target.key);
+        self.record.decided(item, Decision::Allowed, Some((upstream, own)), rule);
     }
 
     /// The client learns no more than that there is no such item; the operator, whether there is.
     pub(super) fn record_missing(&self, ask: &Ask, revision: Revision) {
-        if !self.record.is_on() {
-            return;
-        }
-        self.record.about(ask.kind);
-        self.record.named(&ask.key);
-        let Some(target) = self.as_operator().resolve(ask, revision) else {
-            return self.record.decided(Decision::Unknown, None, None);
-        };
-        let (upstream, own) = (&target.upstream, &*target.own);
+        let item = (ask.kind, &*ask.key);
+        let meters = &self.gateway.meters;
         let role = self.generation.policy.role(&self.principal);
+        let hidden =
+            (*role != Role::everything()).then(|| self.as_operator().resolve(ask, revision));
+        let Some(target) = hidden.flatten() else {
+            meters.refused(Reason::Unknown);
+            return self.record.decided(item, Decision::Unknown, None, None);
+        };
+        meters.refused(Reason::Denied);
+        let (upstream, own) = (&target.upstream, &*target.own);
         let rule = role.rule(target.kind, upstream, own).map(|pattern| pattern.as_str());
-        self.record.decided(Decision::Denied, Some((upstream, own)), rule);
+        self.record.decided(item, Decision::Denied, Some((upstream, own)), rule);
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! One task per upstream. It lists everything when the upstream has connected, one topic when the
 //! upstream says that it has changed, and what has outlived its time. A list that fails half-way leaves
-//! the last complete snapshot in place and is tried again.
+//! the last complete snapshot in place and is tried again. Until the first list what was kept on disk is shown.
 
-use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,11 +16,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::first_list::Unsettled;
+use super::kept::{self, Kept};
 use super::{Generation, Sentries};
-use crate::catalog::{self, Catalog, Snapshot};
+use crate::catalog::{Catalog, Introduction, Snapshot};
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::name::UpstreamName;
-use crate::upstream::{About, Changes, Listing, Status, Upstream};
+use crate::upstream::{About, Changes, Listing, OnDown, Status, Upstream};
 
 /// Changes that follow a read this closely are read together.
 const BURST: Duration = Duration::from_millis(300);
@@ -55,6 +57,12 @@ pub(super) struct Refresh {
     topics: [Plan; 3],
     /// Until the first list, or the first failure.
     unsettled: Option<Unsettled>,
+    /// When it is to be left out, where it has been away.
+    hide: Option<Instant>,
+    is_away: bool,
+    kept: Option<Kept>,
+    /// What is kept of each kind, in short.
+    kept_digests: [Option<u64>; 4],
 }
 
 /// What one upstream last said and listed, whole: so what is approved, or is no longer, and what another configuration
@@ -64,8 +72,10 @@ pub(super) struct Held(Mutex<Known>);
 
 #[derive(Default, Clone)]
 struct Known {
-    introduction: Option<catalog::Introduction>,
+    introduction: Option<Introduction>,
     snapshots: [Option<Snapshot>; 4],
+    /// Whether it is left out of the lists, since it has been away for too long.
+    is_hidden: bool,
 }
 
 impl Clone for Held {
@@ -77,7 +87,8 @@ impl Clone for Held {
 impl Held {
     /// Publishes all that is known of an upstream.
     pub(super) fn publish(&self, name: &UpstreamName, catalog: &Catalog, sentries: &Sentries) {
-        let Known { introduction, snapshots } = self.lock().clone();
+        let Known { introduction, snapshots, is_hidden } = self.lock().clone();
+        catalog.hide(name, is_hidden);
         introduction.into_iter().for_each(|it| introduce(name, catalog, sentries, it));
         for (kind, snapshot) in Kind::ALL.into_iter().zip(snapshots) {
             snapshot.into_iter().for_each(|it| publish(name, catalog, sentries, kind, it));
@@ -106,12 +117,12 @@ fn introduce(
     name: &UpstreamName,
     catalog: &Catalog,
     sentries: &Sentries,
-    introduction: catalog::Introduction,
+    introduction: Introduction,
 ) {
-    let catalog::Introduction { capabilities, instructions } = introduction;
+    let Introduction { capabilities, instructions } = introduction;
     let instructions = sentries.pins.introduce(name, instructions);
     let instructions = sentries.guard.introduce(name, instructions);
-    catalog.introduce(name, catalog::Introduction { capabilities, instructions });
+    catalog.introduce(name, Introduction { capabilities, instructions });
 }
 
 /// When one topic is to be listed.
@@ -136,6 +147,8 @@ struct Listed {
     again: Option<Instant>,
     digests: [Option<u64>; 2],
     items: [usize; 2],
+    /// Where it is to be kept on disk: with its digest.
+    keep: [Option<(Kind, u64, Snapshot)>; 2],
 }
 
 enum Event {
@@ -160,6 +173,7 @@ impl Refresh {
         let (status, changes) = (upstream.status(), upstream.changes());
         let approvals = sentries.pins.approvals();
         let read = *changes.borrow();
+        let kept = Kept::of(upstream.settings());
         let plan = Plan {
             due: None,
             last_read: None,
@@ -182,15 +196,20 @@ impl Refresh {
             read,
             topics: [plan; 3],
             unsettled: Some(unsettled),
+            hide: None,
+            is_away: false,
+            kept,
+            kept_digests: [None; 4],
         }
     }
 
     /// Lists the upstream whenever there may be something new. Ends when `stop` fires, or under a configuration that
     /// does not have it.
     pub(super) async fn run(mut self, stop: CancellationToken) {
+        self.show_kept().await;
         self.look_at_status();
         loop {
-            let due = self.topics.iter().filter_map(|plan| plan.due).min();
+            let due = self.topics.iter().filter_map(|plan| plan.due).chain(self.hide).min();
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => Event::Stop,
@@ -211,6 +230,12 @@ impl Refresh {
                 Event::Changed => self.look_at_changes(),
                 Event::Approved => self.look_at_approvals(),
                 // Stopping must not wait for a list.
+                Event::Due if self.hide.is_some_and(|hide| hide <= Instant::now()) => {
+                    self.hide = None;
+                    let upstream = self.upstream.name();
+                    info!(%upstream, "away for too long: it is left out of the lists");
+                    self.hide(true);
+                }
                 Event::Due => tokio::select! {
                     () = self.list_due() => {}
                     () = stop.cancelled() => return,
@@ -227,7 +252,9 @@ impl Refresh {
                 if self.epoch.replace(about.epoch) == Some(about.epoch) {
                     return;
                 }
-                self.introduce(&about);
+                (self.hide, self.is_away) = (None, false);
+                self.hide(false);
+                self.introduce(introduction(&about));
                 self.read = *self.changes.borrow_and_update();
                 for plan in &mut self.topics {
                     plan.due = Some(Instant::now());
@@ -239,6 +266,12 @@ impl Refresh {
                 self.epoch = None;
                 self.topics.iter_mut().for_each(|plan| plan.due = None);
                 self.unsettled = None;
+                if let OnDown::Hide { after } = self.upstream.settings().on_down
+                    && !self.is_away
+                {
+                    self.hide = Some(Instant::now() + after);
+                }
+                self.is_away = true;
             }
         }
     }
@@ -257,20 +290,69 @@ impl Refresh {
         true
     }
 
-    fn introduce(&self, about: &About) {
-        let introduction = catalog::Introduction {
-            capabilities: about.capabilities.clone(),
-            instructions: about.instructions.clone(),
+    fn introduce(&self, said: Introduction) {
+        self.held.lock().introduction = Some(said.clone());
+        introduce(self.upstream.name(), &self.catalog, &self.sentries, said);
+    }
+
+    /// Leaves the upstream out of the lists, or shows it again.
+    fn hide(&self, is_hidden: bool) {
+        self.held.lock().is_hidden = is_hidden;
+        self.catalog.hide(self.upstream.name(), is_hidden);
+    }
+
+    /// Shows what the upstream listed before Weir was started, if that was kept.
+    async fn show_kept(&mut self) {
+        let Some(kept) = self.kept.clone() else { return };
+        // Reading a file blocks. A panic in there is no reason to show nothing for ever.
+        let Ok(Some(found)) = tokio::task::spawn_blocking(move || kept.read()).await else {
+            return;
         };
-        self.held.lock().introduction = Some(introduction.clone());
-        introduce(self.upstream.name(), &self.catalog, &self.sentries, introduction);
+        self.introduce(found.introduction);
+        for (kind, snapshot) in Kind::ALL.into_iter().zip(found.snapshots) {
+            self.kept_digests[kind.index()] = Some(kept::digest(&snapshot.items));
+            self.publish(kind, snapshot);
+        }
+        debug!(upstream = %self.upstream.name(), "what it listed last is shown until it is there");
+        self.unsettled = None;
+    }
+
+    /// Keeps something on disk, where lists are kept.
+    async fn keep(&self, write: impl FnOnce(&Kept) -> io::Result<()> + Send + 'static) -> bool {
+        let Some(kept) = self.kept.clone() else { return false };
+        let kept = tokio::task::spawn_blocking(move || write(&kept)).await;
+        let error = match kept {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => error,
+            Err(panicked) => io::Error::other(panicked),
+        };
+        let upstream = self.upstream.name();
+        warn!(%upstream, %error, "what it lists cannot be kept for the next start");
+        false
+    }
+
+    /// Keeps what is new of a topic, if all of it may be.
+    async fn keep_lists(&mut self, lists: [Option<(Kind, u64, Snapshot)>; 2]) {
+        for (kind, digest, snapshot) in lists.into_iter().flatten() {
+            if self.kept_digests[kind.index()] == Some(digest) {
+                continue;
+            }
+            let is_kept = self.keep(move |kept| kept.write(kind, &snapshot)).await;
+            // One that cannot be kept is not tried again as long as it stays the same.
+            self.kept_digests[kind.index()] = Some(digest);
+            let status = self.status.borrow().clone();
+            if is_kept && let Status::Up(about) = status {
+                let about = introduction(&about);
+                self.keep(move |kept| kept.introduce(&about)).await;
+            }
+        }
     }
 
     /// Something else is approved than before.
     fn look_at_approvals(&self) {
         let status = self.status.borrow().clone();
         if let Status::Up(about) = &status {
-            self.introduce(about);
+            self.introduce(introduction(about));
         }
         if self.sentries.pins.holds(self.upstream.name()) {
             self.held.publish(self.upstream.name(), &self.catalog, &self.sentries);
@@ -306,11 +388,12 @@ impl Refresh {
             plan.last_read = Some(now);
         }
         let lists = join_all(due.iter().map(|topic| self.list(*topic))).await;
-        let mut is_new = false;
+        let (mut is_new, mut keep) = (false, Vec::new());
         for (topic, next) in due.into_iter().zip(lists) {
             let plan = &mut self.topics[topic.index()];
             match next {
                 Ok(listed) => {
+                    keep.push(listed.keep);
                     plan.due = listed.again;
                     plan.retry = FIRST_RETRY;
                     plan.items = listed.items;
@@ -318,7 +401,9 @@ impl Refresh {
                 }
                 Err(()) => {
                     plan.is_pressed = false;
-                    plan.due = Some(Instant::now() + plan.retry);
+                    // One that is left alone is not asked before a call may be.
+                    let rests_until = self.upstream.rests_until();
+                    plan.due = Some(Instant::now() + plan.retry).max(rests_until);
                     plan.retry = (plan.retry * 2).min(MAX_RETRY);
                 }
             }
@@ -330,25 +415,25 @@ impl Refresh {
             info!(%upstream, prompts, tools, resources, templates, "listed");
         }
         self.unsettled = None;
+        for lists in keep {
+            self.keep_lists(lists).await;
+        }
     }
 
     /// Lists the kinds of a topic.
     async fn list(&self, topic: Topic) -> Result<Listed, ()> {
         let name = self.upstream.name();
-        let mut listed = Listed { again: None, digests: [None; 2], items: [0; 2] };
+        let mut listed =
+            Listed { again: None, digests: [None; 2], items: [0; 2], keep: [None, None] };
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
         for (half, kind) in kinds.enumerate() {
-            let mut digest = DefaultHasher::new();
             let listing = self.upstream.list(kind).await.map_err(|error| {
                 warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");
             })?;
             if let Some(limit) = &listing.truncated {
                 warn!(upstream = %name, %kind, limit, "the list was cut short");
             }
-            for item in &listing.items {
-                item.definition.to_bytes().hash(&mut digest);
-            }
-            let digest = digest.finish();
+            let digest = kept::digest(&listing.items);
             let items = listing.items.iter().filter(|item| item.flaw.is_none()).count();
             listed.items[half] = items;
             debug!(upstream = %name, %kind, items, "read");
@@ -356,6 +441,9 @@ impl Refresh {
             let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
             let Listing { items, is_private, .. } = listing;
             let snapshot = Snapshot { items, fresh_until, is_private };
+            if self.kept.is_some() && self.kept_digests[kind.index()] != Some(digest) {
+                listed.keep[half] = Some((kind, digest, snapshot.clone()));
+            }
             self.publish(kind, snapshot);
             listed.again = listed.again.into_iter().chain(relist).min();
             listed.digests[half] = Some(digest);
@@ -386,6 +474,14 @@ impl Plan {
             self.pause = (self.pause * 2).min(longest);
         }
         is_new
+    }
+}
+
+/// What an upstream that is connected says of itself.
+fn introduction(about: &About) -> Introduction {
+    Introduction {
+        capabilities: about.capabilities.clone(),
+        instructions: about.instructions.clone(),
     }
 }
 

@@ -75,6 +75,30 @@ impl Capabilities {
         self
     }
 
+    /// As a server declares them.
+    pub fn to_object(&self) -> Object {
+        let mut object = Object::new();
+        for (name, has) in [("completions", self.completions), ("logging", self.logging)] {
+            if has {
+                object.set(name, "{}");
+            }
+        }
+        if self.subscribe {
+            object.set("resources", r#"{"subscribe":true}"#);
+        }
+        let named = [
+            ("tasks", self.tasks.to_object()),
+            ("extensions", self.extensions.to_object()),
+            ("experimental", self.experimental.to_object()),
+        ];
+        for (name, settings) in named {
+            if let Some(settings) = settings {
+                object.set(name, settings.to_bytes());
+            }
+        }
+        object
+    }
+
     /// Whether calls can go on, in the modern era.
     pub fn has_tasks(&self) -> bool {
         self.extensions.0.iter().any(|(name, _)| &**name == TASKS_EXTENSION)
@@ -191,6 +215,7 @@ mod tests {
         assert_eq!(tasks, r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#);
         assert_eq!(text(&all.extensions), r#"{"x/a":{"n":1e400}}"#);
         assert_eq!(text(&all.experimental), r#"{"b":{}}"#);
+        assert_eq!(Capabilities::read(&all.to_object()), all);
         assert_eq!(Tasks::default().to_object(), None);
     }
 

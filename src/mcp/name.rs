@@ -10,9 +10,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-
 use crate::hex::hex;
+use crate::sha256::sha256;
 
 /// An upstream's name or prefix: `[a-z][a-z0-9-]{0,31}`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +26,11 @@ impl UpstreamName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name as a text that is shared with it.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
     }
 }
 
@@ -99,7 +103,7 @@ impl Naming {
         if joined.len() <= self.max_length {
             return joined;
         }
-        let hash = Sha256::digest(joined.as_bytes());
+        let hash = sha256(&joined);
         let hash = hex(&hash[..HASH_DIGITS / 2]);
         let head = format!("{prefix}{separator}{hash}_");
         // The tail tells more than the head: long names share their beginnings.

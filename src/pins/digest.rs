@@ -11,10 +11,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use sha2::{Digest as _, Sha256};
 
 use crate::hex::hex;
 use crate::json::{self, Object};
+use crate::sha256::sha256;
 
 /// What a definition is known by. As text `v1:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,7 +30,7 @@ impl Digest {
     pub fn of(text: &Bytes) -> Self {
         let mut canonical = Vec::with_capacity(text.len());
         write(text, &mut canonical);
-        Self(Sha256::digest(&canonical).into())
+        Self(sha256(&canonical))
     }
 
     /// The digest of a text that is no JSON.

@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::{Pass, Principal, Refusal};
+use crate::sha256::sha256;
 
 /// A client and the hashes of its keys.
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ impl Keys {
             tracing::debug!("a key of Weir's own form is cut short or mistyped");
             return Err(Refusal::Unknown);
         }
-        let shown: [u8; 32] = Sha256::digest(key.as_bytes()).into();
+        let shown = sha256(key);
         Ok((self.whose(&shown, now)?, Pass::Key(shown)))
     }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     fn hash(key: &str) -> [u8; 32] {
-        Sha256::digest(key).into()
+        sha256(key)
     }
 
     fn keys(expires: Option<SystemTime>) -> Keys {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::Principal;
@@ -121,6 +122,8 @@ pub struct Refused {
 #[derive(Debug)]
 pub struct Limits {
     limits: Vec<Limit>,
+    /// Whether any of them has a pattern for items.
+    has_patterns: bool,
     /// Buckets of those who have names, which the configuration bounds, or an identity provider.
     named: Table,
     /// Buckets of addresses, apart from the others: no crowd of strangers takes a known client's place.
@@ -134,16 +137,20 @@ pub struct Limits {
 /// dropped.
 #[derive(Debug, Default)]
 pub struct Permit {
-    places: Vec<Arc<Bucket>>,
+    places: SmallVec<[Arc<Bucket>; 2]>,
     is_away: bool,
 }
+
+/// The limits that count a request, by number, and the buckets; of a few nothing is allocated.
+type Counting<'a> = SmallVec<[(usize, &'a Limit, Arc<Bucket>); 4]>;
 
 impl Limits {
     /// Makes the limits, with every bucket full.
     pub fn new(limits: Vec<Limit>) -> Self {
         let table = || Table::new(limits.len() + OWN_LIMITS, MAX_BUCKETS);
         let (named, strangers, has_refused) = (table(), table(), AtomicBool::new(false));
-        Self { named, strangers, has_refused, limits, start: Instant::now() }
+        let has_patterns = limits.iter().any(|limit| limit.item.is_some());
+        Self { named, strangers, has_refused, has_patterns, limits, start: Instant::now() }
     }
 
     /// The limits that come after these: one that is written as before goes on with what it has counted, and so do
@@ -167,7 +174,8 @@ impl Limits {
         let has_refused = AtomicBool::new(self.has_refused.load(Ordering::Relaxed));
         let (named, strangers) =
             (self.named.then(&places, count), self.strangers.then(&places, count));
-        Self { named, strangers, has_refused, limits, start: self.start }
+        let has_patterns = limits.iter().any(|limit| limit.item.is_some());
+        Self { named, strangers, has_refused, has_patterns, limits, start: self.start }
     }
 
     /// Whether there are none.
@@ -175,9 +183,14 @@ impl Limits {
         self.limits.is_empty()
     }
 
+    /// The limit of this number.
+    pub fn get(&self, number: usize) -> Option<&Limit> {
+        self.limits.get(number)
+    }
+
     /// Whether it matters which item a request is about.
     pub fn look_at_items(&self) -> bool {
-        self.limits.iter().any(|limit| limit.item.is_some() || limit.per == Per::Upstream)
+        self.has_patterns || self.limits.iter().any(|limit| limit.per == Per::Upstream)
     }
 
     /// Admits a request and charges every limit that counts it, or none.
@@ -188,7 +201,8 @@ impl Limits {
         let now = self.now();
         let counting = self.counting(charge, now);
         // In the order of the limits, as everybody does: so nobody waits for anybody in a circle.
-        let mut states: Vec<_> = counting.iter().map(|(.., bucket)| bucket.lock()).collect();
+        let mut states: SmallVec<[_; 4]> =
+            counting.iter().map(|(.., bucket)| bucket.lock()).collect();
         let waits = counting.iter().zip(&states).map(|((number, limit, _), state)| {
             let rate = limit.rate.map_or(Duration::ZERO, |rate| state.gcra.wait(rate, now));
             let is_crowded = limit.concurrency.is_some_and(|most| state.in_flight >= most);
@@ -220,8 +234,9 @@ impl Limits {
     }
 
     /// The limits that count a request, and whose bucket it is.
-    fn counting(&self, charge: &Charge<'_>, now: u64) -> Vec<(usize, &Limit, Arc<Bucket>)> {
-        let own = charge.item.map(|(upstream, own)| [upstream.as_str(), "/", own].concat());
+    fn counting(&self, charge: &Charge<'_>, now: u64) -> Counting<'_> {
+        let own = charge.item.filter(|_| self.has_patterns);
+        let own = own.map(|(upstream, own)| [upstream.as_str(), "/", own].concat());
         let counts = |limit: &Limit| {
             let is_new = !charge.is_part || !limit.is_of_all();
             is_new && limit.counts(charge.method, own.as_deref())
@@ -308,7 +323,7 @@ impl Permit {
         Self::default()
     }
 
-    fn of(counting: Vec<(usize, &Limit, Arc<Bucket>)>) -> Self {
+    fn of(counting: Counting<'_>) -> Self {
         let limiting = counting.into_iter().filter(|(_, limit, _)| limit.concurrency.is_some());
         Self { places: limiting.map(|(.., bucket)| bucket).collect(), is_away: false }
     }

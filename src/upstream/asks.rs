@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::questions::Questions;
+use super::vitals::{Failed, Meter};
 use super::wire::Sent;
 use super::{Error, Timeouts};
 use crate::mcp::call::{Body, Broken, Caller, Outcome, Reply};
@@ -71,7 +72,9 @@ impl Asks {
     pub async fn answer(self, answers: Vec<Answered>, caller: Caller) -> Result<Called, Error> {
         let Self { mut running, since, place, .. } = self;
         running.notes.redirect(caller.notes);
-        running.wake(since).await?;
+        if let Err(error) = running.wake(since).await {
+            return running.fail(error.into());
+        }
         drop(place);
         running.questions.answer(answers, caller.abilities);
         running.go_on().await
@@ -88,14 +91,15 @@ impl fmt::Debug for Asks {
 
 /// A call under way.
 pub(super) struct Running {
-    pub(super) work: BoxFuture<'static, Result<Reply, Error>>,
+    pub(super) work: BoxFuture<'static, Result<Reply, Failed>>,
     /// Whether the work runs in a task of its own.
     pub(super) is_on_its_own: bool,
     pub(super) tasks: TaskTracker,
     /// Fires when the upstream is not wanted any more.
     pub(super) stop: CancellationToken,
     /// What came of the work, if that happened while the call waited.
-    pub(super) done: Option<Result<Reply, Error>>,
+    pub(super) done: Option<Result<Reply, Failed>>,
+    pub(super) meter: Meter,
     pub(super) questions: Questions,
     /// Whether the upstream has seen anything of the call.
     pub(super) sent: Sent,
@@ -122,11 +126,14 @@ impl Running {
             tokio::select! {
                 biased;
                 done = &mut self.work => return self.finish(done),
-                news = self.questions.news() => news.map_err(Error::Undeclared)?,
+                news = self.questions.news() => if let Err(lacking) = news {
+                    return self.fail(Error::Undeclared(lacking).into());
+                },
                 () = sleep_until(end) => {
                     // Progress may have moved the end.
                     if self.end() <= Instant::now() {
-                        return Err(self.too_late());
+                        let error = self.too_late();
+                        return self.fail(error.into());
                     }
                     continue;
                 }
@@ -140,7 +147,10 @@ impl Running {
                     () = sleep_until(gathered) => {}
                 }
             }
-            let questions = self.questions.take().map_err(Error::Undeclared)?;
+            let questions = match self.questions.take() {
+                Ok(questions) => questions,
+                Err(lacking) => return self.fail(Error::Undeclared(lacking).into()),
+            };
             // All of them may have been withdrawn by now.
             if questions.is_empty() {
                 continue;
@@ -156,6 +166,7 @@ impl Running {
     /// Begins to wait for the client's answers.
     fn wait(mut self, questions: Vec<Question>, place: OwnedSemaphorePermit) -> Asks {
         self.turn = None;
+        self.meter.asks();
         if !self.is_on_its_own {
             self.set_on_its_own();
         }
@@ -168,10 +179,10 @@ impl Running {
         self.is_on_its_own = true;
         let work = std::mem::replace(&mut self.work, std::future::pending().boxed());
         let (began, end, stop) = (self.began, self.last_moment(), self.stop.clone());
-        let stopped = || Err(Error::Broke("it was stopped".into()));
+        let stopped = || Err(Failed::from(Error::Broke("it was stopped".into())));
         let limited = async move {
             let done = timeout_at(end, stop.run_until_cancelled(work)).await;
-            let late = |_| Some(Err(Error::TimedOut(began.elapsed())));
+            let late = |_| Some(Err(Error::TimedOut(began.elapsed()).into()));
             done.unwrap_or_else(late).unwrap_or_else(stopped)
         };
         let task = AbortOnDropHandle::new(self.tasks.spawn(limited));
@@ -233,12 +244,22 @@ impl Running {
         self.began + self.timeouts.call_max
     }
 
-    fn finish(mut self, done: Result<Reply, Error>) -> Result<Called, Error> {
-        let mut reply = done?;
+    /// Ends the call without a reply.
+    fn fail(self, failed: Failed) -> Result<Called, Error> {
+        self.meter.failed(&failed);
+        Err(failed.error)
+    }
+
+    fn finish(mut self, done: Result<Reply, Failed>) -> Result<Called, Error> {
+        let mut reply = match done {
+            Ok(reply) => reply,
+            Err(failed) => return self.fail(failed),
+        };
         if let Outcome::Result(Body::Arriving(pieces)) = reply.outcome {
             let (end, turn) = (self.last_moment(), self.turn.take());
             reply.outcome = Outcome::Result(Body::Arriving(self.arriving(end, turn, pieces)));
         }
+        self.meter.replied(&reply.outcome);
         Ok(Called::Replied(reply))
     }
 

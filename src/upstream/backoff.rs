@@ -28,6 +28,16 @@ impl Backoff {
     pub(super) fn next(&mut self) -> Duration {
         let pause = self.next.min(self.longest);
         self.next = (pause * 2).min(self.longest);
+        self.vary(pause)
+    }
+
+    /// The longest pause, give or take as much, which is then the next one, too.
+    pub(super) fn longest(&mut self) -> Duration {
+        self.next = self.longest;
+        self.vary(self.longest)
+    }
+
+    fn vary(&self, pause: Duration) -> Duration {
         if !self.jitter {
             return pause;
         }

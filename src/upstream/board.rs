@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::connection::Connection;
+use super::vitals::Vitals;
 use super::{Changes, Status};
 use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
@@ -15,12 +16,15 @@ pub(super) struct Board {
     pub(super) links: watch::Sender<Option<Connection>>,
     pub(super) status: watch::Sender<Status>,
     pub(super) changes: watch::Sender<Changes>,
+    pub(super) vitals: Arc<Vitals>,
 }
 
 impl Board {
     /// The upstream is connected.
     pub(super) fn up(&self, connection: Connection) {
         let about = Arc::clone(connection.about());
+        // A process that was started again is another one; a server on the network may be the same.
+        self.vitals.connected(about.wire == "stdio");
         // The connection first: whoever sees the status must find it.
         self.links.send_replace(Some(connection));
         self.status.send_replace(Status::Up(Arc::clone(&about)));
@@ -28,29 +32,33 @@ impl Board {
         tracing::info!(upstream = %self.name, revision = %about.revision, wire = about.wire, "up");
     }
 
-    /// The upstream is not connected, and why.
-    pub(super) fn down(&self, reason: &str) {
-        let is_news = match &*self.status.borrow() {
-            Status::Down { reason: last } => last != reason,
-            Status::Starting | Status::Up(_) => true,
+    /// The upstream is not connected, and why; of a crash loop its supervisor tells.
+    pub(super) fn down(&self, reason: &str, crash_loop: bool) {
+        let (is_news, is_change) = match &*self.status.borrow() {
+            Status::Down { reason: last, crash_loop: before } => {
+                (last != reason, crash_loop != *before)
+            }
+            Status::Starting | Status::Up(_) => (true, true),
         };
+        let upstream = &self.name;
         // One that stays down is tried for ever, and need not say so each time.
-        if is_news {
-            tracing::warn!(upstream = %self.name, reason, "down");
+        if is_news && !crash_loop {
+            tracing::warn!(%upstream, reason, "down");
         } else {
-            tracing::debug!(upstream = %self.name, reason, "still down");
+            tracing::debug!(%upstream, reason, "still down");
         }
-        self.take_down(reason);
+        self.vitals.disconnected(is_change);
+        self.take_down(reason, crash_loop);
     }
 
     /// The upstream is not wanted any more.
     pub(super) fn stopped(&self) {
-        self.take_down("it was stopped");
+        self.take_down("it was stopped", false);
     }
 
-    fn take_down(&self, reason: &str) {
+    fn take_down(&self, reason: &str, crash_loop: bool) {
         // The status first: whoever misses the connection must find the reason.
-        self.status.send_replace(Status::Down { reason: reason.to_owned() });
+        self.status.send_replace(Status::Down { reason: reason.to_owned(), crash_loop });
         self.links.send_replace(None);
     }
 

@@ -45,8 +45,8 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the keeper and the task that drains standard error.
-    pub(super) fn start(mut self, tasks: &TaskTracker) {
+    /// Starts the keeper and the task that drains standard error, the last of which is returned.
+    pub(super) fn start(mut self, tasks: &TaskTracker) -> Tail {
         let tail = Tail::default();
         let silent = CancellationToken::new();
         if let Some(stderr) = self.stderr.take() {
@@ -59,7 +59,8 @@ impl Keeper {
         } else {
             silent.cancel();
         }
-        tasks.spawn(self.run(tail, silent));
+        tasks.spawn(self.run(tail.clone(), silent));
+        tail
     }
 
     /// Waits until the child ends or is to end, ends all open requests with the reason, and leaves
@@ -138,9 +139,9 @@ async fn drain(mut stderr: Box<dyn AsyncRead + Send + Unpin>, tail: Tail, name: 
     }
 }
 
-/// The last lines of standard error.
+/// The last lines of standard error. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-struct Tail {
+pub(super) struct Tail {
     kept: Arc<Mutex<Kept>>,
 }
 
@@ -164,6 +165,13 @@ impl Tail {
     fn last_line(&self) -> Option<String> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.lines.back().map(|line| quote(line, MAX_QUOTED_CHARS))
+    }
+
+    /// The last lines, the oldest first, each bounded and without control characters.
+    pub(super) fn last_lines(&self, count: usize) -> Vec<String> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let left_out = kept.lines.len().saturating_sub(count);
+        kept.lines.iter().skip(left_out).map(|line| quote(line, STDERR_LINE_BYTES)).collect()
     }
 }
 

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::Full;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::http::response::Parts as Head;
 use hyper::http::uri::PathAndQuery;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper::{HeaderMap, Method, Request, Response, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
@@ -113,7 +114,7 @@ impl Courier {
         let (head, body) = self.send(request, &Sent::default()).await?.into_parts();
         if !head.status.is_success() {
             body.drain();
-            return Err(Failure::Refused { status: head.status, error: None, names_it: false });
+            return Err(refused(&head));
         }
         match media_type(&head.headers) {
             Media::Events => Ok(Events::new(body, self.shared.max_message, oversize)),
@@ -128,7 +129,7 @@ impl Courier {
         if head.status.is_success() {
             return Ok(());
         }
-        Err(Failure::Refused { status: head.status, error: None, names_it: false })
+        Err(refused(&head))
     }
 
     /// Tells the server that its session is over, if it wants to know. Waits a moment for it.
@@ -212,8 +213,20 @@ impl Courier {
     }
 }
 
-/// Reads a refusal: its status, and the JSON-RPC error about request `id` if it holds one.
-pub(super) async fn refusal(ear: &Ear, id: u64, status: StatusCode, mut body: Arrival) -> Failure {
+/// What the head of a refusal says.
+fn refused(head: &Head) -> Failure {
+    let seconds = head.headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
+    Failure::Refused {
+        status: head.status,
+        error: None,
+        names_it: false,
+        // The other form, a date, needs clocks that agree.
+        retry_after: seconds.map(Duration::from_secs),
+    }
+}
+
+/// Reads a refusal: its head, and the JSON-RPC error about request `id` if it holds one.
+pub(super) async fn refusal(ear: &Ear, id: u64, head: &Head, mut body: Arrival) -> Failure {
     let mut text = BytesMut::new();
     let read = async {
         while let Some(Ok(chunk)) = body.chunk().await {
@@ -230,5 +243,10 @@ pub(super) async fn refusal(ear: &Ear, id: u64, status: StatusCode, mut body: Ar
         Some(Ok(Outcome::Error(error))) => Some(error),
         _ => None,
     };
-    Failure::Refused { status, error, names_it }
+    match refused(head) {
+        Failure::Refused { status, retry_after, .. } => {
+            Failure::Refused { status, error, names_it, retry_after }
+        }
+        other => other,
+    }
 }

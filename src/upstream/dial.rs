@@ -57,6 +57,10 @@ pub struct Child {
 
 /// The life of a started process.
 pub trait Process: Send {
+    /// Its number, where it has one.
+    fn id(&self) -> Option<u32> {
+        None
+    }
     /// Waits until the process has ended and tells how, in words. Cancel-safe.
     fn wait(&mut self) -> BoxFuture<'_, String>;
     /// Asks the process and all it has started to end (SIGTERM to the group).

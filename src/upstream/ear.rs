@@ -21,6 +21,7 @@ use super::questions::{Questions, unsupported};
 use super::subscriptions::Interest;
 use super::tasks::Tasks;
 use super::visits::Visits;
+use super::vitals::Vitals;
 use super::wire::{Failure, Honored, Outgoing};
 use crate::json::{self, Object};
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED, Topic};
@@ -91,6 +92,8 @@ pub(super) struct Ear {
     /// Set once somebody may have listed: of which topics the server tells changes.
     up: OnceLock<[bool; 3]>,
     listening: Notify,
+    /// Where what it drops is counted.
+    pub(super) vitals: Arc<Vitals>,
 }
 
 /// Whose calls are made on a connection.
@@ -138,6 +141,7 @@ impl Ear {
         changes: watch::Sender<Changes>,
         interest: Arc<Interest>,
         callers: Callers,
+        vitals: Arc<Vitals>,
     ) -> Arc<Self> {
         Arc::new(Self {
             name,
@@ -151,6 +155,7 @@ impl Ear {
             unlawful: AtomicUsize::new(0),
             up: OnceLock::new(),
             listening: Notify::new(),
+            vitals,
         })
     }
 
@@ -251,7 +256,10 @@ impl Ear {
                 };
                 match answer.id.as_ref().map(Id::minted) {
                     // An id that we could not have minted is nobody's.
-                    Some(None) => tracing::debug!(upstream = %self.name, "an answer to nobody"),
+                    Some(None) => {
+                        self.vitals.dropped();
+                        tracing::debug!(upstream = %self.name, "an answer to nobody");
+                    }
                     Some(id) => {
                         match (&outcome, id) {
                             (Ok(Outcome::Result(result)), _) => self.begun(id, result),
@@ -378,6 +386,7 @@ impl Ear {
         let Request { id, method, params, .. } = request;
         if revision.era() == Era::Modern {
             let before = self.unlawful.fetch_add(1, Ordering::Relaxed);
+            self.vitals.dropped();
             tracing::debug!(upstream = %self.name, method = &*method, before, "an unlawful request");
             return None;
         }
@@ -455,7 +464,8 @@ mod tests {
     fn ear_of(callers: Callers) -> Arc<Ear> {
         let (changes, _) = watch::channel(Changes::default());
         let name: UpstreamName = "hub".parse().expect("a name");
-        Ear::new(name.clone(), changes, Interest::new(name), callers)
+        let vitals = Vitals::new(name.clone(), crate::upstream::breaker::Settings::default());
+        Ear::new(name.clone(), changes, Interest::new(name), callers, vitals)
     }
 
     fn replies(ear: &Ear, text: &'static str) -> Vec<Bytes> {

@@ -15,13 +15,15 @@ use super::board::Board;
 use super::connection::Connection;
 use super::dial::Dial;
 use super::links::{Lease, Links};
+use super::meter::Calls;
 use super::opener::Opener;
 use super::prompts;
 use super::questions::{Questions, Room};
 use super::subscriptions::{Interest, Listener, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
+use super::vitals::{Failed, Meter, Vitals};
 use super::wire::{Failure, Sent};
-use super::{Changes, Error, Listing, Settings, Sharing, Source, Status};
+use super::{Changes, Error, Listing, Report, Settings, Sharing, Source, Status};
 use crate::mcp::call::{Body, Call, Caller, Outcome, Owner, Reply};
 use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
@@ -60,6 +62,7 @@ struct Shared {
     /// Calls in flight.
     turns: Arc<Semaphore>,
     waiting: AtomicUsize,
+    vitals: Arc<Vitals>,
     /// Places of the calls that wait for their clients' answers.
     asking: Arc<Semaphore>,
     /// What their questions may take.
@@ -67,6 +70,7 @@ struct Shared {
     /// Where calls run that wait.
     tasks: TaskTracker,
     stop: CancellationToken,
+    calls: Calls,
 }
 
 /// Nobody asks it anything any more, and nothing that was asked is under way.
@@ -101,7 +105,8 @@ impl Upstream {
         let (status_sender, status) = watch::channel(Status::Starting);
         let (change_sender, changes) = watch::channel(Changes::default());
         let (complaints, complaint_receiver) = mpsc::channel(COMPLAINTS);
-        let opener = Opener::new(Arc::clone(&settings), dial, tasks.clone());
+        let vitals = Vitals::new(settings.name.clone(), settings.breaker);
+        let opener = Opener::new(Arc::clone(&settings), dial, Arc::clone(&vitals), tasks.clone());
         let opener = Arc::new(opener);
         let further = Links::new(Arc::clone(&settings), Arc::clone(&opener), change_sender.clone());
         let interest = match before {
@@ -113,6 +118,7 @@ impl Upstream {
             links: link_sender,
             status: status_sender,
             changes: change_sender,
+            vitals: Arc::clone(&vitals),
         };
         if let Source::Library { dir } = &settings.source {
             let librarian = prompts::Librarian {
@@ -147,10 +153,12 @@ impl Upstream {
             interest,
             turns,
             waiting,
+            vitals,
             asking,
             room: Room::new(),
             tasks,
             stop,
+            calls: Calls::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -175,9 +183,44 @@ impl Upstream {
         self.shared.stop.clone()
     }
 
+    /// Whether Weir is not ready while it is not up.
+    pub fn is_required(&self) -> bool {
+        self.shared.settings.required
+    }
+
+    /// How its calls went.
+    pub fn calls(&self) -> &Calls {
+        &self.shared.calls
+    }
+
+    /// What it runs on.
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
     /// How it is doing, and news of that.
     pub fn status(&self) -> watch::Receiver<Status> {
         self.shared.status.clone()
+    }
+
+    /// How it is doing at this moment, in full.
+    pub fn report(&self) -> Report {
+        let shared = &*self.shared;
+        let (all, free) = (shared.settings.limits.concurrency, shared.turns.available_permits());
+        let waiting = shared.waiting.load(Ordering::Relaxed);
+        let status = shared.status.borrow().clone();
+        shared.vitals.report(&status, all.saturating_sub(free), waiting)
+    }
+
+    /// The last lines that its child wrote on standard error, at most so many, the oldest first; each is bounded and
+    /// has no control characters. Nothing where it is no child.
+    pub fn last_words(&self, lines: usize) -> Vec<String> {
+        self.shared.vitals.last_words(lines)
+    }
+
+    /// Until when it is left alone because too many calls in a row failed, if it is.
+    pub fn rests_until(&self) -> Option<Instant> {
+        self.shared.vitals.rests_until()
     }
 
     /// How often its lists were said to have changed, and news of that.
@@ -188,22 +231,41 @@ impl Upstream {
     /// Lists a kind through all pages. A kind that the upstream does not declare is empty and it is not asked.
     pub async fn list(&self, kind: Kind) -> Result<Listing, Error> {
         let settings = &self.shared.settings;
-        self.with_connection(None, |connection| async move {
+        if !self.connection()?.about().has(kind.topic()) {
+            return Ok(Listing::default());
+        }
+        let trial = self.shared.vitals.begin()?;
+        let listed = self.with_connection(None, |connection| async move {
             if !connection.about().has(kind.topic()) {
                 return Ok(Listing::default());
             }
             connection.list(kind, settings).await
-        })
-        .await
-        .map(|(listing, _)| listing)
+        });
+        match listed.await {
+            Ok((listing, _)) => {
+                trial.answered();
+                self.shared.vitals.listed(kind, &listing);
+                Ok(listing)
+            }
+            Err(failed) => {
+                trial.failed(&failed);
+                Err(failed.error)
+            }
+        }
     }
 
     /// Sends a call, once. Dropping the future cancels it.
     pub async fn call(&self, call: Call) -> Result<Called, Error> {
-        // Nobody waits for a turn at an upstream that is down.
         self.started().await;
-        self.connection()?;
-        let turn = self.turn().await?;
+        let mut meter = Meter::new(&self.shared.vitals);
+        let turn = match self.admit(&mut meter).await {
+            Ok(turn) => turn,
+            Err(error) => {
+                let failed = Failed::from(error);
+                meter.failed(&failed);
+                return Err(failed.error);
+            }
+        };
         let began = Instant::now();
         let notes = call.caller.notes.clone();
         let questions = Questions::new(&call.caller, self.shared.room.clone());
@@ -217,6 +279,7 @@ impl Upstream {
             tasks: shared.tasks.clone(),
             stop: shared.stop.clone(),
             done: None,
+            meter,
             questions,
             sent,
             notes,
@@ -228,6 +291,26 @@ impl Upstream {
             asking: Arc::clone(&shared.asking),
         };
         running.go_on().await
+    }
+
+    /// Whether a call may be sent now; nobody waits for a turn at an upstream that is down, or left alone.
+    async fn admit(&self, meter: &mut Meter) -> Result<OwnedSemaphorePermit, Error> {
+        self.settled().await;
+        self.connection()?;
+        meter.begin()?;
+        self.turn().await
+    }
+
+    /// Waits while the upstream is starting for the first time: what it listed before the last stop may be called
+    /// before it is there again.
+    async fn settled(&self) {
+        if !matches!(*self.shared.status.borrow(), Status::Starting) {
+            return;
+        }
+        let mut status = self.shared.status.clone();
+        let settled = status.wait_for(|status| !matches!(status, Status::Starting));
+        // Too late is as good: then it says that it is still starting.
+        let _ = timeout(self.shared.settings.timeouts.startup, settled).await;
     }
 
     /// Subscribes a client to a resource, until what is returned is dropped; from then on its changes are
@@ -261,7 +344,7 @@ impl Upstream {
         self.shared.interest.tasks().join(own, Listener::Task(task), owner).await
     }
 
-    async fn send(self, call: Call, questions: Questions, sent: Sent) -> Result<Reply, Error> {
+    async fn send(self, call: Call, questions: Questions, sent: Sent) -> Result<Reply, Failed> {
         let settings = &self.shared.settings;
         let (call, questions, sent) = (&call, &questions, &sent);
         let done = self.with_connection(Some(&call.caller), |connection| async move {
@@ -277,7 +360,7 @@ impl Upstream {
         &self,
         caller: Option<&Caller>,
         send: impl Fn(Connection) -> F,
-    ) -> Result<(T, Route), Error>
+    ) -> Result<(T, Route), Failed>
     where
         F: Future<Output = Result<T, Failure>>,
     {
@@ -287,8 +370,9 @@ impl Upstream {
             Err(failure) => failure,
         };
         self.blame(&route, &failure);
+        let wire = route.connection().about().wire;
         if !matches!(failure, Failure::Stale(_)) {
-            return Err(failure.into());
+            return Err(Failed::of(failure, wire));
         }
         let main = match &route {
             Route::Main(connection) => self.connection_after(connection.about().epoch).await?,
@@ -299,7 +383,7 @@ impl Upstream {
             Ok(done) => Ok((done, route)),
             Err(failure) => {
                 self.blame(&route, &failure);
-                Err(failure.into())
+                Err(Failed::of(failure, wire))
             }
         }
     }
@@ -351,7 +435,7 @@ impl Upstream {
         Error::Unavailable(match &*self.shared.status.borrow() {
             Status::Starting => "it is still starting".into(),
             Status::Up(_) => "it is connecting again".into(),
-            Status::Down { reason } => reason.clone(),
+            Status::Down { reason, .. } => reason.clone(),
         })
     }
 

@@ -216,6 +216,10 @@ impl HostProcess {
 }
 
 impl Process for HostProcess {
+    fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     fn wait(&mut self) -> BoxFuture<'_, String> {
         async {
             match self.child.wait().await {

@@ -57,7 +57,7 @@ impl Wire {
         let response = self.courier.post(message, &request.headers, &request.sent).await?;
         let (head, body) = response.into_parts();
         if !head.status.is_success() {
-            return Err(refusal(&self.ear, id, head.status, body).await);
+            return Err(refusal(&self.ear, id, &head, body).await);
         }
         let outcome = match media_type(&head.headers) {
             Media::Json => {

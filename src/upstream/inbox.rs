@@ -32,6 +32,7 @@ impl Inbox {
         })?;
         for (id, outcome) in heard.answers {
             if !id.is_some_and(|id| self.ear.pending.settle(id, outcome)) {
+                self.ear.vitals.dropped();
                 tracing::debug!(upstream = %self.ear.name, ?id, "an answer that nobody waits for");
             }
         }

@@ -174,7 +174,7 @@ impl Dialect {
             // Servers built on early SDK examples say 400 for it, and those that have a single session
             // say so once they have been started again. An error that names the request is an answer to
             // it, whatever its words: only one from before the request was read is about the session.
-            Err(Failure::Refused { status, error: Some(error), names_it: false })
+            Err(Failure::Refused { status, error: Some(error), names_it: false, .. })
                 if status.as_u16() == 400 && self.session.is_some() && is_about_session(&error) =>
             {
                 Err(Failure::Stale(SESSION_OVER.into()))

@@ -30,6 +30,11 @@ impl Life {
         self.reason()
     }
 
+    /// Whether the connection has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
     /// Ends the connection and returns when that is done.
     pub(super) async fn close(&self) {
         self.closing.cancel();

@@ -21,6 +21,7 @@ use super::ear::{Callers, Ear};
 use super::pool::Pool;
 use super::probe::{self, Closed};
 use super::subscriptions::Interest;
+use super::vitals::Vitals;
 use super::wire::{Failure, Wire};
 use super::{Changes, Settings, Source, Transport, http, stdio};
 use crate::mcp::revision::Era;
@@ -29,6 +30,7 @@ use crate::mcp::revision::Era;
 pub(super) struct Opener {
     settings: Arc<Settings>,
     dial: Arc<dyn Dial>,
+    vitals: Arc<Vitals>,
     tasks: TaskTracker,
     /// To a server on the network, once there was something to be sent.
     pool: OnceLock<Pool>,
@@ -74,14 +76,21 @@ pub(super) struct Failed {
     pub(super) reason: String,
     /// Whether it is evidence against what is known of the server.
     pub(super) contradicts: bool,
+    /// Whether its child has ended.
+    pub(super) has_ended: bool,
     /// What is left of the attempt.
     pub(super) wire: Option<Wire>,
 }
 
 impl Opener {
-    pub(super) fn new(settings: Arc<Settings>, dial: Arc<dyn Dial>, tasks: TaskTracker) -> Self {
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        dial: Arc<dyn Dial>,
+        vitals: Arc<Vitals>,
+        tasks: TaskTracker,
+    ) -> Self {
         let pool_stop = CancellationToken::new();
-        Self { settings, dial, tasks, pool: OnceLock::new(), pool_stop }
+        Self { settings, dial, vitals, tasks, pool: OnceLock::new(), pool_stop }
     }
 
     /// Opens a connection. Dropping the future ends what has been begun.
@@ -116,12 +125,17 @@ impl Opener {
             let child = self.dial.spawn(command).map_err(|error| Failed {
                 reason: format!("it cannot be started: {error}"),
                 contradicts: false,
+                has_ended: false,
                 wire: None,
             })?;
             let ear = self.ear(wanted);
             let limits = &self.settings.limits;
             let (concurrency, max) = (limits.concurrency, limits.max_message);
             let stdio = stdio::Wire::start(child, Arc::clone(&ear), concurrency, max, &self.tasks);
+            if wanted.declared.is_none() {
+                let (process, tail) = stdio.child();
+                self.vitals.child_started(process, tail);
+            }
             let wire = Wire::Stdio(stdio.clone());
             match self.begin(&wire, &ear, era, wanted, deadline).await {
                 Ok(connection) => {
@@ -135,7 +149,8 @@ impl Opener {
                 Err(closed) => {
                     let junk = stdio.junk().map(|junk| format!("; {junk}")).unwrap_or_default();
                     let reason = closed.into_reason() + &junk;
-                    return Err(Failed { reason, contradicts: false, wire: Some(wire) });
+                    let has_ended = stdio.has_ended();
+                    return Err(Failed { reason, contradicts: false, has_ended, wire: Some(wire) });
                 }
             }
         }
@@ -176,7 +191,8 @@ impl Opener {
             Err(closed) => {
                 let contradicts =
                     matches!(closed, Closed::AnotherEra(_) | Closed::NotStreamable(_));
-                Err(Failed { reason: closed.into_reason(), contradicts, wire: None })
+                let reason = closed.into_reason();
+                Err(Failed { reason, contradicts, has_ended: false, wire: None })
             }
         }
     }
@@ -235,7 +251,8 @@ impl Opener {
 
     fn ear(&self, wanted: &Wanted) -> Arc<Ear> {
         let (name, changes) = (self.settings.name.clone(), wanted.changes.clone());
-        Ear::new(name, changes, Arc::clone(&wanted.interest), wanted.callers)
+        let vitals = Arc::clone(&self.vitals);
+        Ear::new(name, changes, Arc::clone(&wanted.interest), wanted.callers, vitals)
     }
 
     fn late(&self) -> Closed {

@@ -142,11 +142,15 @@ impl Librarian {
                 Ok(Ok(library)) => return library,
                 Ok(Err(error)) => {
                     let why = &error.source;
-                    self.board.down(&format!("{error}: {why}; check the path and its permissions"));
+                    let text = format!("{error}: {why}; check the path and its permissions");
+                    self.board.down(&text, false);
                 }
-                Err(panicked) => self.board.down(&panicked.to_string()),
+                Err(panicked) => self.board.down(&panicked.to_string(), false),
             }
-            tokio::time::sleep(backoff.next()).await;
+            let pause = backoff.next();
+            self.board.vitals.waits(pause);
+            tokio::time::sleep(pause).await;
+            self.board.vitals.tries_again();
         }
     }
 }

@@ -194,7 +194,7 @@ async fn post(
         body.drain();
         return Ok(());
     }
-    match refusal(ear, id, head.status, body).await {
+    match refusal(ear, id, &head, body).await {
         // Each session has an endpoint of its own: nothing is there once it is over.
         Failure::Refused { status, names_it: false, .. } if status.as_u16() == 404 => {
             Err(Failure::Stale(SESSION_OVER.into()))

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::asks::MAX_ASKING;
-use super::child;
+use super::child::{self, Tail};
 use super::dial::Child;
 use super::ear::{Claim, Ear};
 use super::inbox::{self, Inbox};
@@ -45,6 +45,10 @@ struct Shared {
     /// The child's, which its keeper ends.
     life: Life,
     junk: Arc<JunkLines>,
+    /// The child's number.
+    process: Option<u32>,
+    /// What it said last on standard error.
+    tail: Tail,
 }
 
 /// Lines on standard output that were no message.
@@ -71,6 +75,7 @@ impl Wire {
         let (gone, broken) = (CancellationToken::new(), CancellationToken::new());
         let junk = Arc::new(JunkLines::default());
 
+        let process = child.process.id();
         tasks.spawn(write(child.stdin, lines, closing.clone(), broken.clone()));
         let reader = Reader {
             stdout: child.stdout,
@@ -94,9 +99,9 @@ impl Wire {
             let _guard = broken.drop_guard();
             read.run_until_cancelled(reader.run()).await;
         });
-        keeper.start(tasks);
+        let tail = keeper.start(tasks);
         let life = Life { ended, closing, gone, unexplained: "the process is ending" };
-        Self { shared: Arc::new(Shared { ear, outbox, life, junk }) }
+        Self { shared: Arc::new(Shared { ear, outbox, life, junk, process, tail }) }
     }
 
     /// Sends a request and waits for its answer.
@@ -129,7 +134,9 @@ impl Wire {
     /// Sends what the child is owed, as far as it reads.
     pub(super) fn send_back(&self, replies: Vec<Bytes>) {
         for reply in replies {
-            let _ = self.shared.outbox.try_send(reply);
+            if self.shared.outbox.try_send(reply).is_err() {
+                self.shared.ear.vitals.dropped();
+            }
         }
     }
 
@@ -141,6 +148,16 @@ impl Wire {
     /// Ends the child, step by step, and returns when it is gone.
     pub(super) async fn close(&self) {
         self.shared.life.close().await;
+    }
+
+    /// The child's number, if it has one, and the last of its standard error.
+    pub(super) fn child(&self) -> (Option<u32>, Tail) {
+        (self.shared.process, self.shared.tail.clone())
+    }
+
+    /// Whether the child has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.shared.life.has_ended()
     }
 
     /// What stood on standard output and was no message, for whoever wonders why nothing works.
@@ -196,6 +213,7 @@ impl Reader {
             Ok(replies) => replies,
             Err(why) => {
                 self.junk.count.fetch_add(1, Ordering::Relaxed);
+                self.inbox.ear.vitals.junk();
                 let quoted = child::quote(&String::from_utf8_lossy(&line), MAX_QUOTED_CHARS);
                 let upstream = &self.inbox.ear.name;
                 tracing::debug!(%upstream, line = quoted, %why, "a line on standard output is no message");
@@ -205,7 +223,9 @@ impl Reader {
         };
         for reply in replies {
             // Full means that the child does not read its own answers.
-            let _ = self.outbox.upgrade().map(|outbox| outbox.try_send(reply));
+            if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(reply).is_err()) {
+                self.inbox.ear.vitals.dropped();
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::backoff::Backoff;
 use super::board::Board;
 use super::connection::{Connection, Wired};
+use super::crashes::{Crashes, WINDOW};
 use super::ear::{Callers, Ear};
 use super::links::Links;
 use super::opener::{Failed, Found, Opened, Opener, Wanted};
@@ -76,12 +77,17 @@ impl Supervisor {
     /// Keeps the upstream connected. Ends only when `stop` fires, and then leaves nothing running.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut backoff = Backoff::new(&self.settings.retry);
+        let mut crashes = Crashes::default();
         loop {
+            let opened = Instant::now();
             // Dropping a half-open connection ends it: the wire sees to its child.
             match stop.run_until_cancelled(self.open()).await {
                 None => break,
                 Some(Err(failed)) => {
-                    self.board.down(&failed.reason);
+                    if failed.has_ended {
+                        self.ended(&mut crashes, opened, &failed.reason);
+                    }
+                    self.board.down(&failed.reason, crashes.is_loop());
                     if let Some(wire) = failed.wire {
                         wire.close().await;
                     }
@@ -89,7 +95,7 @@ impl Supervisor {
                 Some(Ok((connection, ear))) => {
                     let since = Instant::now();
                     let event = self.watch(&connection, &ear, &stop).await;
-                    if since.elapsed() >= STEADY {
+                    if since.elapsed() >= if crashes.is_loop() { WINDOW } else { STEADY } {
                         backoff.reset();
                     }
                     match event {
@@ -111,19 +117,36 @@ impl Supervisor {
                             }
                         }
                         Event::Wrong(Wrong::Unreachable(reason)) | Event::Ended(reason) => {
-                            self.board.down(&reason);
+                            if let Source::Process(_) = self.settings.source {
+                                self.ended(&mut crashes, since, &reason);
+                            }
+                            self.board.down(&reason, crashes.is_loop());
                             connection.abandon().await;
                         }
                     }
                 }
             }
-            if stop.run_until_cancelled(tokio::time::sleep(backoff.next())).await.is_none() {
+            let pause = if crashes.is_loop() { backoff.longest() } else { backoff.next() };
+            self.board.vitals.waits(pause);
+            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                 break;
             }
+            self.board.vitals.tries_again();
         }
         self.board.stopped();
         self.links.close().await;
         self.opener.close();
+    }
+
+    /// Its child has ended, `since` which it has been alive. That this goes on and on is told once.
+    fn ended(&self, crashes: &mut Crashes, since: Instant, reason: &str) {
+        let before = crashes.is_loop();
+        crashes.ended(since.elapsed(), Instant::now());
+        if crashes.is_loop() && !before {
+            let (upstream, longest) = (&self.settings.name, self.settings.retry.max_backoff);
+            let text = "it ends again and again, and is started at long intervals from now on";
+            tracing::error!(%upstream, reason, ?longest, "{text}");
+        }
     }
 
     /// Looks after an open connection until something ends it.

@@ -96,6 +96,10 @@ pub(super) fn settings(over: Over) -> Settings {
             max_items: 1_000,
             max_pages: 100,
         },
+        required: false,
+        breaker: super::breaker::Settings::default(),
+        on_down: super::OnDown::Keep,
+        kept_in: None,
     }
 }
 
@@ -166,7 +170,7 @@ impl World {
         let mut status = self.upstream.status();
         let down = status.wait_for(|status| matches!(status, Status::Down { .. }));
         match &*down.await.expect("the upstream lives") {
-            Status::Down { reason } => reason.clone(),
+            Status::Down { reason, .. } => reason.clone(),
             _ => unreachable!(),
         }
     }
@@ -393,6 +397,12 @@ impl Peer {
     pub(super) async fn refuse(&mut self, request: &Value, code: i64) {
         let error = json!({ "code": code, "message": "no", "data": { "supported": [] } });
         self.send(json!({ "jsonrpc": "2.0", "id": request["id"], "error": error })).await;
+    }
+
+    /// Writes a line on standard error.
+    pub(super) async fn complain(&mut self, line: &str) {
+        let stderr = self.stderr.as_mut().expect("standard error is open");
+        stderr.write_all(format!("{line}\n").as_bytes()).await.expect("a pipe");
     }
 
     /// Ends the process.

@@ -1,6 +1,7 @@
 //! What an upstream does, over every wire and in both eras, in memory and with a clock of our own.
 
 mod calls;
+mod doing;
 mod life;
 mod links;
 mod lists;

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 use tokio::sync::mpsc;
 
+use super::breaker::Strike;
 use super::questions::Questions;
 use super::{Error, http, sse, stdio};
 use crate::json::Object;
@@ -162,8 +163,14 @@ pub(super) enum Failure {
     /// refused unexecuted; it may go once more over a new connection.
     Stale(String),
     /// An HTTP status that is no success, with the error object that came along, if one did, and
-    /// whether that names the request: then it comes from whoever read and perhaps executed it.
-    Refused { status: StatusCode, error: Option<Bytes>, names_it: bool },
+    /// whether that names the request: then it comes from whoever read and perhaps executed it. And when it may be
+    /// tried again, if the server says so.
+    Refused {
+        status: StatusCode,
+        error: Option<Bytes>,
+        names_it: bool,
+        retry_after: Option<Duration>,
+    },
     /// The connection ended before the answer was there.
     Broke(String),
     /// There was no answer within this time.
@@ -184,6 +191,24 @@ impl Failure {
         match Error::from(self) {
             Error::Unavailable(reason) | Error::Broke(reason) | Error::Protocol(reason) => reason,
             other => other.to_string(),
+        }
+    }
+}
+
+impl Failure {
+    /// Why this counts against the server, if it does. The end of a child, or of a stream that all requests share,
+    /// is not the failure of each of them: its supervisor sees to that.
+    pub(super) fn strike(&self, wire: &str) -> Option<Strike> {
+        let strike = |reason: String, rest| Some(Strike { reason, rest });
+        match self {
+            Self::Refused { status, retry_after, .. } => match status.as_u16() {
+                429 | 503 => strike(format!("it answered with HTTP {status}"), *retry_after),
+                500.. => strike(format!("it answered with HTTP {status}"), None),
+                _ => None,
+            },
+            Self::Broke(reason) if wire == "http" => strike(reason.clone(), None),
+            Self::TimedOut(time) => strike(Error::TimedOut(*time).to_string(), None),
+            _ => None,
         }
     }
 }

@@ -52,6 +52,8 @@ struct House {
     variables: Vec<(String, String)>,
     keys: Vec<String>,
     strange: TcpListener,
+    /// Where operators look.
+    admin: String,
 }
 
 impl House {
@@ -86,6 +88,7 @@ impl House {
         let (away, refused) = (headers(10, "header"), headers(5, "header"));
         let tokens: Vec<_> = (0..7).map(|at| secret(at, "auth")).collect();
         let address = strange.local_addr().expect("bound");
+        let admin = free_address();
         let queries = [planted.plant("query"), planted.plant("query")];
         let keys: Vec<_> = ["key", "expired"].map(|place| planted.plant(place)).to_vec();
         let hash = |key: &String| -> String {
@@ -103,6 +106,9 @@ enabled = true
 arguments = "ARGUMENTS"
 [state]
 dir = "state"
+[admin]
+listen = "{admin}"
+token = "{admin_token}"
 [protocol]
 legacy_sse = true
 [upstreams.notes]
@@ -139,6 +145,7 @@ key_sha256 = ["{old}"]
 role = "local"
 expires = 2020-01-01T00:00:00Z
 "#,
+            admin_token = planted.plant("admin-token"),
             notes = example("legacy_stdio"),
             env = env.join(", "),
             q0 = queries[0],
@@ -157,7 +164,7 @@ expires = 2020-01-01T00:00:00Z
         let file = options.write(true).create(true).truncate(true).mode(0o600);
         let mut file = file.open(folder.path().join("weir.toml")).expect("made");
         file.write_all(config.as_bytes()).expect("written");
-        Self { folder, planted, variables, keys, strange }
+        Self { folder, planted, variables, keys, strange, admin }
     }
 
     fn command(&self) -> Command {
@@ -270,6 +277,35 @@ fn talk(address: &str, keys: &[String], planted: &mut Planted) {
     }
 }
 
+/// What an operator is shown: each page, and what the commands make of it.
+fn operators(house: &House) -> Vec<(String, String)> {
+    let token = house.planted.0.iter().find(|it| it.ends_with("admin-token")).expect("planted");
+    let page = |path: &str| {
+        let mut stream = TcpStream::connect(&house.admin).expect("it listens");
+        let host = &house.admin;
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        (path.to_owned(), answer)
+    };
+    let command = |arguments: &str| {
+        let output = house.command().args(arguments.split(' ')).output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        (arguments.to_owned(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let pages = ["/readyz?verbose", "/metrics", "/status"].map(page);
+    let commands = ["status", "status --json", "top --once"].map(command);
+    pages.into_iter().chain(commands).collect()
+}
+
+/// An address that was free a moment ago.
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").to_string()
+}
+
 /// The command lines of a process and of its children.
 fn command_lines(weir: &Child) -> String {
     let of = |process: &str| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
@@ -311,6 +347,10 @@ fn none_of_sixty_secrets_is_in_anything_that_weir_says() {
             rest
         });
         talk(&address, &house.keys, &mut house.planted);
+        for (what, text) in operators(&house) {
+            assert!(text.contains("notes"), "{what}: {text}");
+            house.planted.leaked(&what, &text);
+        }
         house.planted.leaked("a command line", &command_lines(&weir));
         terminate(&weir);
         assert!(weir.wait().expect("it ends").success());

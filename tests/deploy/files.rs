@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::json;
 use weir::config::{Config, Server};
+use weir::ops::Route;
 
 use super::{deploy, folder, weir, yaml};
 
@@ -161,7 +162,22 @@ fn everybody_names_the_default_address_path_and_size() {
     }
     let container =
         &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"]["containers"][0];
-    assert_eq!(container["ports"], json!([{ "name": "http", "containerPort": port }]));
+    let admin = Config::default().admin.address().port();
+    let ports = json!([
+        { "name": "http", "containerPort": port },
+        { "name": "admin", "containerPort": admin },
+    ]);
+    assert_eq!(container["ports"], ports);
+    let map = yaml("kubernetes/configmap.yaml");
+    let map = map["data"]["weir.toml"].as_str().expect("a configuration");
+    assert!(map.contains(&format!("listen = \"0.0.0.0:{admin}\"")));
+    for (probe, path) in [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")] {
+        assert_eq!(container[probe]["httpGet"], json!({ "path": path, "port": "admin" }));
+        assert!(Route::ALL.iter().any(|route| route.path() == path));
+    }
+    let scrape = yaml("prometheus/scrape.yml");
+    let scrape = &scrape["scrape_configs"][0];
+    assert_eq!(scrape["static_configs"][0]["targets"], json!([format!("127.0.0.1:{admin}")]));
     assert_eq!(yaml("kubernetes/service.yaml")["spec"]["ports"][0]["port"], port);
     let policy = yaml("kubernetes/networkpolicy.yaml");
     assert_eq!(policy["spec"]["ingress"][0]["ports"][0]["port"], port);
@@ -216,6 +232,28 @@ fn the_kustomization_holds_every_manifest() {
         listed,
         files.iter().map(|name| json!(name)).collect::<Vec<_>>().iter().collect::<Vec<_>>()
     );
+}
+
+#[test]
+fn what_is_alerted_of_is_exported() {
+    let rules = yaml("prometheus/alerts.yml");
+    let rules = rules["groups"][0]["rules"].as_array().expect("rules").clone();
+    let exported = include_str!("../../src/ops/metrics.rs");
+    let is_of_a_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    for rule in &rules {
+        let expression = rule["expr"].as_str().expect("an expression");
+        let names = expression.split(|c| !is_of_a_name(c));
+        let names: Vec<_> = names
+            .filter(|name| ["weir_", "mcp_", "process_"].iter().any(|it| name.starts_with(it)))
+            .collect();
+        assert!(!names.is_empty(), "{expression}");
+        for name in names.into_iter().filter(|name| *name != "mcp_method_name") {
+            let ends = ["_total", "_bucket", "_count", "_sum", "_seconds", "_bytes"];
+            let name = ends.iter().fold(name, |name, end| name.strip_suffix(end).unwrap_or(name));
+            assert!(exported.contains(&format!("\"{name}\"")), "{name} in {expression}");
+        }
+        assert!(rule["annotations"]["summary"].is_string());
+    }
 }
 
 #[test]

@@ -116,7 +116,7 @@ pub(super) fn state(house: &House, name: &str) -> Fact {
             let how = format!("{name} is up: {} {}", about.wire, about.revision);
             Fact::good(About::Upstream, how)
         }
-        Some(Status::Down { reason }) => {
+        Some(Status::Down { reason, .. }) => {
             Fact::bad(About::Upstream, format!("{name} is down: {reason}"))
         }
         Some(Status::Starting) | None => {

@@ -3,8 +3,8 @@
 use super::Key;
 use super::keys::word;
 use super::shape::{Shape, size};
-use crate::config::Audit;
 use crate::config::audit::{ARGUMENTS, ON_ERROR, ROTATE_KEEP};
+use crate::config::{Audit, State};
 
 pub(super) fn audit() -> Key {
     let default = Audit::default();
@@ -71,5 +71,12 @@ pub(super) fn state() -> Key {
     )
     .or_else("`$XDG_STATE_HOME/weir`, or `~/.local/state/weir`")
     .example("dir = \"/var/lib/weir\"");
-    Key::new("state", Shape::table(vec![dir]), "Where Weir keeps what it writes.")
+    let catalog = Key::new(
+        "catalog",
+        Shape::Boolean,
+        "Whether what each upstream listed last is kept in the folder `catalog` there, for the owner only, and shown \
+         after the next start until the upstream has been listed. Not of a `prompts_dir`, which is a folder already.",
+    )
+    .or(State::default().catalog);
+    Key::new("state", Shape::table(vec![dir, catalog]), "Where Weir keeps what it writes.")
 }

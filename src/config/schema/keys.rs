@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::shape::{self, Shape, duration, size};
-use super::{Key, audit_keys, guard_keys, limits_keys, oidc_keys, tuning_keys, upstream_keys};
+use super::{
+    Key, admin_keys, audit_keys, guard_keys, limits_keys, oidc_keys, tuning_keys, upstream_keys,
+};
 use crate::config::access::{AUTH_MODES, KINDS};
 use crate::config::sections::{
     CONNECTIONS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES, PAGE_SIZES, VERSIONS,
@@ -37,6 +39,7 @@ pub(super) fn all() -> Vec<Key> {
             Shape::table(log()),
             "What Weir tells of itself, always on standard error.",
         ),
+        admin_keys::admin(),
         audit_keys::audit(),
         audit_keys::state(),
     ]

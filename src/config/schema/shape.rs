@@ -129,6 +129,7 @@ pub(super) const HEADER_VALUE: &str = "^[\\t -~]*$";
 pub(super) const USER: &str = "^[^:\\u0000-\\u001f\\u007f-\\u009f]*$";
 /// RFC 6750, 2.1: one word; Weir puts `Bearer` before it.
 pub(super) const TOKEN: &str = "^[!-~]+$";
+pub(super) const ADMIN_TOKEN: &str = "^[!-~]{16,}$";
 pub(super) const PASSWORD: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 
 /// What can name a header, and is none of `taken`, in any case of letters, nor one of MCP's own.

@@ -3,7 +3,7 @@
 use super::keys::word;
 use super::shape::{Shape, duration, size};
 use super::{Fallback, Key};
-use crate::config::tuning::{CALLS, ERAS, ITEMS, PAGES, SHARINGS, Tuning};
+use crate::config::tuning::{CALLS, ERAS, FAILURES, ITEMS, ON_DOWN, PAGES, SHARINGS, Tuning};
 
 pub(super) fn defaults() -> Key {
     Key::new(
@@ -71,6 +71,25 @@ fn tuning() -> Vec<Key> {
         )
         .or(retry.jitter),
     ];
+    let breaker = vec![
+        Key::new(
+            "failures",
+            Shape::Count(FAILURES),
+            "After so many failures in a row the server is left alone. What counts is about the server: no answer in time, \
+             a connection that breaks, HTTP 429 and 5xx. Errors in its own words, and the end of a child, do not count.",
+        )
+        .or(default.breaker.failures),
+        Key::new(
+            "cool_down",
+            Shape::Duration,
+            "For how long: calls fail at once with error 5030, and lists stay as they are. Then one call, or one list, \
+             finds out whether the server is back; if it is not, the time doubles. A server that asks for more with \
+             `Retry-After` gets up to a minute. Not longer than `max_cool_down`.",
+        )
+        .or(duration(default.breaker.cool_down)),
+        Key::new("max_cool_down", Shape::Duration, "The longest that it is left alone.")
+            .or(duration(default.breaker.max_cool_down)),
+    ];
     let limits = vec![
         Key::new(
             "concurrency",
@@ -111,6 +130,22 @@ fn tuning() -> Vec<Key> {
         Key::new("timeouts", Shape::table(timeouts), "How long things may take.")
             .example("timeouts = { call = \"2m\", call_max = \"1h\" }"),
         Key::new("retry", Shape::table(pauses), "When to connect again."),
+        Key::new("breaker", Shape::table(breaker), "When a server that fails call after call is left alone."),
+        Key::new(
+            "on_down",
+            Shape::choice(&ON_DOWN),
+            "What becomes of the lists of an upstream that is not connected: `keep` goes on showing what it listed last; \
+             `hide` leaves it out after `on_down_grace`, names it in `_meta` as `weir/partial`, and shows it again at once \
+             when it is back. Calls of it fail at once either way.",
+        )
+        .or("keep"),
+        Key::new(
+            "on_down_grace",
+            Shape::Duration,
+            "How long an upstream has to be away before `on_down = \"hide\"` hides it: one that comes back sooner changes \
+             no list.",
+        )
+        .or(duration(default.on_down_grace)),
         Key::new("limits", Shape::table(limits), "How much a server may send, and how many calls it gets.")
             .example("limits.max_message = \"32MiB\""),
     ]

@@ -58,6 +58,13 @@ fn place() -> Vec<Key> {
         )
             .or(true),
         Key::new(
+            "required",
+            Shape::Boolean,
+            "With `true` Weir is not ready (`/readyz` of `[admin]`) while the upstream is not up, and gets no clients \
+             from a load balancer. All other upstreams are served either way.",
+        )
+            .or(false),
+        Key::new(
             "prefix",
             Shape::Text("string", shape::UPSTREAM_NAME),
             "What clients see before the names of its items; like the name of a table, and no two alike. Rules go by \

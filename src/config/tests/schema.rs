@@ -127,9 +127,10 @@ fn the_described_defaults_are_those_of_the_reader() {
     let (of_process, of_network) =
         (["args", "env", "pass_env", "cwd"], ["headers", "auth", "transport"]);
     let mut full = String::from("include = []\n");
-    for table in
-        ["server", "protocol", "naming", "guard", "defaults", "auth", "log", "audit", "state"]
-    {
+    for table in [
+        "server", "protocol", "naming", "guard", "defaults", "auth", "log", "admin", "audit",
+        "state",
+    ] {
         full += &format!("[{table}]\n{}", defaults(&keys_of(table), "", &["tls"]));
     }
     full += &house(&defaults(&upstream, "", &[of_process.as_slice(), &of_network].concat()));

@@ -38,14 +38,25 @@ use crate::downstream::modern::Exchange;
 use crate::downstream::questions::Questions;
 use crate::downstream::session::{self, InUse};
 use crate::downstream::{Door, Doors, batch, encode, era, legacy, modern, modern_headers, origin};
-use crate::gateway::Guest;
+use crate::gateway::{Guest, Reason};
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
 use crate::policy::{Arrival, Credentials};
 use crate::rpc::{self, Message};
+use crate::trail::Trail;
 
 /// Answers one request. `gone` is ready once its client has closed the connection.
-pub(super) async fn answer(
+pub(super) fn answer(
+    doors: Arc<Doors>,
+    connection: Connection,
+    request: Request<Incoming>,
+    busy: Busy,
+    gone: BoxFuture<'static, ()>,
+) -> impl Future<Output = Reply> {
+    Trail::begin().walk(work(doors, connection, request, busy, gone))
+}
+
+async fn work(
     doors: Arc<Doors>,
     connection: Connection,
     request: Request<Incoming>,
@@ -84,9 +95,10 @@ async fn admit(
     parts: &Parts,
     record: &Record,
 ) -> Result<(Route, Guest), Box<Reply>> {
-    let settings = &door.settings;
+    let (settings, meters) = (&door.settings, door.gateway.meters());
     origin::check(settings, &parts.uri, &parts.headers).map_err(|stranger| {
         debug!(%stranger, host = ?parts.headers.get(HOST), origin = ?parts.headers.get(ORIGIN), "a request is refused");
+        meters.refused(Reason::Host);
         body::refusal(StatusCode::FORBIDDEN, &stranger.to_string())
     })?;
     protection::check_query(parts)?;
@@ -101,6 +113,7 @@ async fn admit(
         });
     }
     if door.stop.is_cancelled() {
+        meters.refused(Reason::Stopping);
         let text = "shutting down; connect again";
         return Err(closing(body::refusal(StatusCode::SERVICE_UNAVAILABLE, text)).into());
     }
@@ -116,6 +129,7 @@ async fn admit(
     let guest = door.enter(arrival).await.map_err(|refusal| {
         // Why is the operator's to know: a client learns no more than that it was refused.
         debug!(%refusal, "a client is not let in");
+        meters.refused(Reason::Auth);
         protection::refuse(settings, &refusal)
     })?;
     let guest = guest.recorded(record.clone());
@@ -123,6 +137,7 @@ async fn admit(
         && !is_expected(door, &guest, &parts.headers)
     {
         debug!(client = %guest.principal().name, "a request is refused unread");
+        meters.refused(Reason::Limit);
         return Err(body::too_busy(wait).into());
     }
     Ok((route, guest))

@@ -11,10 +11,11 @@ use hyper::http::request::Parts;
 use super::Connection;
 use super::body::{self, Reply};
 use super::routes::Route;
-use crate::audit::{Ending, Outcome, Record, Unrecorded, Wire};
+use crate::audit::{self, Ending, Outcome, Record, Unrecorded, Wire};
 use crate::downstream::answer::{Answer, Failure};
 use crate::downstream::recording::Streaming;
 use crate::downstream::{Door, encode, origin};
+use crate::trail;
 
 /// Begins the record of a request whose head is there.
 pub(super) fn begin(
@@ -32,6 +33,7 @@ pub(super) fn begin(
     record.over_http(parts.method.as_str());
     if let Some(trace) = origin::only(&parts.headers, &TRACEPARENT) {
         record.traced(trace);
+        trail::leave(|known| known.trace = audit::trace_id(trace));
     }
     record
 }

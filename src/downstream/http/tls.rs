@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -29,6 +28,7 @@ use zeroize::Zeroizing;
 use crate::hex::hex;
 use crate::policy::Certificate;
 use crate::secret::Secret;
+use crate::sha256::sha256;
 
 /// Where the certificates are.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,7 +137,7 @@ impl Tls {
 /// What a certificate goes by.
 fn certificate(der: &CertificateDer<'_>) -> io::Result<Certificate> {
     let parsed = EndEntityCert::try_from(der).map_err(io::Error::other)?;
-    let itself = format!("sha256:{}", hex(&Sha256::digest(der)));
+    let itself = format!("sha256:{}", hex(&sha256(der)));
     let dns = parsed.valid_dns_names().map(|name| format!("dns:{}", name.to_ascii_lowercase()));
     let uris = parsed.valid_uri_names().map(|name| format!("uri:{name}"));
     let names = std::iter::once(itself).chain(dns).chain(uris);
@@ -178,11 +178,8 @@ impl Text {
     }
 
     fn digest(&self) -> [u8; 32] {
-        let mut sum = Sha256::new();
-        for part in [&self.certificate[..], &self.key, self.client_ca.as_deref().unwrap_or(b"")] {
-            sum.update(Sha256::digest(part));
-        }
-        sum.finalize().into()
+        let parts = [&self.certificate[..], &self.key, self.client_ca.as_deref().unwrap_or(b"")];
+        sha256(parts.map(sha256).concat())
     }
 
     fn build(&self, files: &Files) -> Result<Arc<ServerConfig>, Broken> {
@@ -376,7 +373,7 @@ mod tests {
             files.client_required = required;
             let tls = Tls::open(files.clone()).expect("good");
             let (certificate, key) = signed(&clients, &names);
-            let hex = hex(&Sha256::digest(&certificate));
+            let hex = hex(&sha256(&certificate));
             let shown = shake(&tls, &ours, Some((certificate, key))).await.expect("let in").0;
             let expected = [&format!("sha256:{hex}"), "dns:ann.test", "uri:spiffe://test/ann"];
             assert_eq!(shown.expect("one is shown").names, expected);

@@ -7,9 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use sha2::{Digest as _, Sha256};
-
 use crate::policy::Principal;
+use crate::sha256::sha256;
 
 /// What is remembered of a token.
 #[derive(Clone)]
@@ -42,7 +41,7 @@ impl Verified {
     }
 
     pub(super) fn digest(token: &str) -> Digest {
-        Sha256::digest(token.as_bytes()).into()
+        sha256(token)
     }
 
     /// What is remembered, if `good` says that it still holds; else it is forgotten.

@@ -302,7 +302,7 @@ async fn an_endpoint_that_does_not_come_is_waited_for_ten_seconds() {
     let ended = world.request().await.events();
     drop(ended);
     let mut status = world.upstream.status();
-    let said = |status: &Status| matches!(status, Status::Down { reason } if reason.contains("ended before the `endpoint`"));
+    let said = |status: &Status| matches!(status, Status::Down { reason, .. } if reason.contains("ended before the `endpoint`"));
     status.wait_for(said).await.expect("the upstream lives");
     world.finish().await;
 }

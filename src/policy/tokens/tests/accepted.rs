@@ -7,6 +7,7 @@ use super::{AUDIENCE, House, settings};
 use crate::policy::tokens::key::{Algorithm, Key};
 use crate::policy::tokens::{Preset, Settings};
 use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
+use crate::sha256::sha256;
 
 fn ann() -> Principal {
     let application = Some("corp/ide".into());
@@ -130,11 +131,10 @@ async fn each_product_is_taken_at_its_own_words() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_and_a_token_are_told_apart_by_their_form() {
-    use sha2::{Digest, Sha256};
     let key = crate::policy::keys::Key {
         client: "bob".into(),
         role: "dev".into(),
-        sha256: vec![Sha256::digest("a.b.c").into(), Sha256::digest("abc").into()],
+        sha256: vec![sha256("a.b.c"), sha256("abc")],
         expires: None,
     };
     let enter = async |providers: Vec<Settings>, shown: &str| {

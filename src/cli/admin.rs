@@ -1,0 +1,81 @@
+//! The listener for operators, as `weir serve` opens it: its address, its token, and what it tells of itself.
+
+use std::path::{Path, PathBuf};
+
+use tokio::net::TcpListener;
+use tracing::{info, warn};
+
+use super::failure::Failure;
+use crate::audit::Audit;
+use crate::config::Config;
+use crate::ops::{self, token};
+
+/// Listens where the configuration says; `None` where it says not to, or where nothing is said and somebody else has
+/// the usual address.
+pub(super) async fn listen(config: &Config) -> Result<Option<TcpListener>, Failure> {
+    let admin = &config.admin;
+    if !admin.enabled {
+        return Ok(None);
+    }
+    let address = admin.address();
+    match TcpListener::bind(address).await {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if admin.listen.is_none() => {
+            warn!(
+                %address, %error,
+                "nothing listens for operators: set `listen` under [admin] for `weir status` and metrics"
+            );
+            Ok(None)
+        }
+        Err(error) => Err(Failure::Unreachable(format!(
+            "cannot listen on {address} for operators: {error}; set another `listen` under [admin]"
+        ))),
+    }
+}
+
+/// What the listener is made with. Where no token can be kept it goes without one, and what needs one is for nobody.
+pub(super) fn settings(
+    config: &Config,
+    listener: &TcpListener,
+    file: Option<&Path>,
+    endpoint: &str,
+    audit: Audit,
+) -> ops::Settings {
+    let token = match (&config.admin.token, &config.state.dir) {
+        (Some(token), _) => Some(token.clone()),
+        (None, Some(dir)) => token::keep(dir).map_or_else(
+            |error| {
+                let path = token::path(dir);
+                warn!(
+                    path = %path.display(), %error,
+                    "no token can be kept, so nobody sees what needs one: set `token` under [admin]"
+                );
+                None
+            },
+            Some,
+        ),
+        (None, None) => {
+            warn!(
+                "no token can be kept without a folder, so nobody sees what needs one: set `token` under [admin]"
+            );
+            None
+        }
+    };
+    let address = listener.local_addr().unwrap_or(config.admin.address());
+    info!(address = %address, "operators may look at http://{address}");
+    let hosts = config.server.allowed_hosts.iter().filter_map(|host| host.parse().ok());
+    ops::Settings {
+        loopback: config.admin.is_loopback(),
+        allowed_hosts: hosts.collect(),
+        token,
+        configuration: file.map(whole),
+        endpoint: endpoint.to_owned(),
+        audit,
+    }
+}
+
+/// A path from the root, by which two that are written otherwise are known to be one.
+pub(super) fn whole(path: &Path) -> String {
+    let whole: PathBuf = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    whole.display().to_string()
+}

@@ -1,0 +1,68 @@
+//! `weir status`: how the running Weir of a configuration is doing.
+//!
+//! Promise: the exit code says whether all is well, so a script need not read the text: 0 it is, 1 it serves and
+//! something needs a look, 4 nothing serves.
+
+mod page;
+
+use super::content::shown_json;
+use super::failure::Failure;
+use super::house::{ConfigArgs, Loaded, options};
+use super::output;
+use super::running::Running;
+use crate::ops::status::Status;
+use page::Page;
+pub(super) use page::lasted;
+
+/// What `weir status` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Prints JSON; a failure is one line of JSON on standard error.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Asks, and prints what is told.
+pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    let status = ask(&args.config).await?.status().await?;
+    output::print(|out| match args.json {
+        true => writeln!(out, "{}", shown_json(&status.to_json(), output::is_terminal())),
+        false => out.write_all(
+            Page::new(output::columns(), output::Color::on_stdout()).of(&status).as_bytes(),
+        ),
+    })?;
+    judge(&status)
+}
+
+/// Where the Weir of a configuration is to be asked.
+pub(super) async fn ask(config: &ConfigArgs) -> Result<Running, Failure> {
+    // Whoever asks reaches nobody else, so it does not matter who may come in there.
+    let Loaded { config, file, .. } = config.load_alone(&options(true)).await?;
+    Ok(Running::of(&config, file.as_deref())?)
+}
+
+/// Whether all is well.
+fn judge(status: &Status) -> Result<(), Failure> {
+    let mut wrong = Vec::new();
+    if status.draining {
+        wrong.push("it is stopping".to_owned());
+    }
+    let down = status.upstreams.iter().filter(|it| it.state != "up" && it.state != "half-open");
+    let down: Vec<_> = down.map(|it| it.name.as_str()).collect();
+    if !down.is_empty() {
+        let (some, all) = (down.len(), status.upstreams.len());
+        wrong.push(format!("{some} of {all} upstreams not up: {}", down.join(", ")));
+    }
+    if status.audit.as_ref().is_some_and(|audit| audit.failing) {
+        wrong.push("the audit log cannot be written".to_owned());
+    }
+    if !status.ready && wrong.is_empty() {
+        wrong.push("it is still starting".to_owned());
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Differs(wrong.join("; "))),
+    }
+}

@@ -1,0 +1,84 @@
+//! The token of the admin listener, where the configuration gives none: made once, and kept for its owner only.
+//!
+//! Promises: it is made of 256 random bits; whoever starts at the same moment takes the same; it is not shown.
+//!
+//! Knows nothing of: who shows it.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::secret::{self, Secret};
+
+/// Where the token is in the folder of the state.
+pub fn path(state: &Path) -> PathBuf {
+    state.join("admin-token")
+}
+
+/// Takes the token that is there, or makes one.
+pub fn keep(state: &Path) -> io::Result<Secret> {
+    match read(state) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        read => return read,
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+    // For its owner only from the first byte on, and there as a whole or not at all.
+    let mut file = NamedTempFile::new_in(state)?;
+    writeln!(file, "{}", secret::unguessable())?;
+    match file.persist_noclobber(path(state)) {
+        Ok(_) => {}
+        // Somebody else was quicker.
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error.error),
+    }
+    read(state)
+}
+
+/// Reads the token.
+pub fn read(state: &Path) -> io::Result<Secret> {
+    let path = path(state);
+    let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+    let metadata = fs::metadata(&path)?;
+    if metadata.mode() & 0o077 != 0 {
+        return Err(bad(
+            "others than its owner may read it; remove the file, and Weir makes another",
+        ));
+    }
+    let text = fs::read_to_string(&path)?;
+    let token = text.trim();
+    let is_whole = token.len() >= MIN_LENGTH && token.bytes().all(|byte| byte.is_ascii_graphic());
+    match is_whole {
+        true => Ok(Secret::from(token)),
+        false => Err(bad("it holds no token; remove the file, and Weir makes another")),
+    }
+}
+
+/// The shortest that is taken for a token.
+const MIN_LENGTH: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_made_once_for_its_owner_only_and_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = folder.path().join("a/state");
+        assert_eq!(read(&state).expect_err("none").kind(), io::ErrorKind::NotFound);
+        let made = keep(&state).expect("made");
+        assert!(made.expose().len() >= MIN_LENGTH);
+        assert!(keep(&state).expect("kept") == made && read(&state).expect("read") == made);
+        let mode = |path: &Path| fs::metadata(path).expect("there").mode() & 0o777;
+        assert_eq!((mode(&state), mode(&path(&state))), (0o700, 0o600));
+        fs::set_permissions(path(&state), fs::Permissions::from_mode(0o644)).expect("set");
+        assert_eq!(read(&state).expect_err("open").kind(), io::ErrorKind::InvalidData);
+        fs::write(path(&state), "").expect("written");
+        fs::set_permissions(path(&state), fs::Permissions::from_mode(0o600)).expect("set");
+        assert_eq!(keep(&state).expect_err("empty").kind(), io::ErrorKind::InvalidData);
+    }
+}

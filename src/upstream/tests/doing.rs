@@ -1,0 +1,246 @@
+//! How an upstream is doing: what is reported of it, when it is left alone, and when it is given up for a while.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::calls::Running;
+use crate::mcp::kind::Kind;
+use crate::mcp::revision::{Era, Revision};
+use crate::upstream::report::{CallEnd, State};
+use crate::upstream::testing::{Over, World, call, settings};
+use crate::upstream::{Error, Report, Settings};
+
+const MODERN: Revision = Revision::V2026_07_28;
+
+/// Sends a call over HTTP whose server answers with this status.
+async fn call_refused(world: &mut World, status: u16) -> Error {
+    let running = Running::start(world, call(MODERN));
+    world.post().await.status(status);
+    running.end().await.expect_err("no reply")
+}
+
+/// Waits until the report is as it should be.
+async fn until(world: &World, is_so: impl Fn(&Report) -> bool) -> Report {
+    loop {
+        let report = world.upstream.report();
+        if is_so(&report) {
+            return report;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_tells_what_an_operator_wants_to_know() {
+    let mut world = World::start(settings(Over::Stdio));
+    let report = world.upstream.report();
+    assert_eq!((report.state, report.about.is_none()), (State::Starting, true));
+    let mut peer = world.child().await;
+    peer.complain("ready\u{1b}[0m").await;
+    peer.open(Era::Modern).await;
+    world.up().await;
+    let report = world.upstream.report();
+    assert_eq!((report.name.as_str(), report.state, report.reason), ("hub", State::Up, None));
+    assert_eq!(report.about.expect("it is up").wire, "stdio");
+
+    let list = world.tasks.spawn({
+        let upstream = world.upstream.clone();
+        async move { upstream.list(Kind::Tool).await }
+    });
+    let asked = peer.read().await;
+    peer.answer(&asked, json!({ "tools": [{ "name": "t" }] })).await;
+    list.await.expect("no panic").expect("a list");
+    let listed = world.upstream.report().list(Kind::Tool).expect("it was listed");
+    assert_eq!((listed.items, listed.bytes), (1, r#"{"name":"t"}"#.len()));
+    assert_eq!(world.upstream.report().list(Kind::Prompt), None);
+
+    let running = Running::start(&world, call(MODERN));
+    let asked = peer.read().await;
+    assert_eq!(world.upstream.report().in_flight, 1);
+    peer.answer(&asked, json!({ "content": [] })).await;
+    running.end().await.expect("a reply");
+    let running = Running::start(&world, call(MODERN));
+    let asked = peer.read().await;
+    peer.refuse(&asked, -32602).await;
+    running.end().await.expect("an error is a reply");
+    let running = Running::start(&world, call(MODERN));
+    peer.read().await;
+    running.0.abort();
+    peer.write("no message").await;
+    peer.send(json!({ "jsonrpc": "2.0", "id": 9_999, "result": {} })).await;
+    let report = until(&world, |report| report.counts.dropped > 0).await;
+    let counts = report.counts;
+    let ends = [CallEnd::Result, CallEnd::Error, CallEnd::Cancelled].map(|end| counts.calls(end));
+    assert_eq!((ends, counts.junk, report.in_flight), ([1, 1, 1], 1, 0));
+
+    assert_eq!(world.upstream.last_words(10), [r"ready\u{1b}[0m"]);
+    peer.exit("exited with code 3");
+    world.down().await;
+    let report = world.upstream.report();
+    assert_eq!((report.state, report.failures), (State::Down, 1));
+    assert!(report.reason.expect("a reason").starts_with("the process exited with code 3"));
+    assert!(report.next_try.expect("it is tried again") > Instant::now());
+    world.child().await.open(Era::Modern).await;
+    world.up().await;
+    let report = world.upstream.report();
+    assert_eq!((report.state, report.failures, report.next_try), (State::Up, 0, None));
+    assert_eq!(report.counts.restarts, 1);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f20_a_child_that_ends_again_and_again_is_a_crash_loop_until_it_lives() {
+    let mut world = World::start(settings(Over::Stdio));
+    let mut last = None;
+    let mut pauses = Vec::new();
+    for end in 1..=7 {
+        let mut peer = world.child().await;
+        pauses.extend(last.map(|last: Instant| last.elapsed().as_millis()));
+        peer.open(Era::Modern).await;
+        world.up().await;
+        peer.exit("exited with code 1");
+        world.down().await;
+        last = Some(Instant::now());
+        let expected = if end < 5 { State::Down } else { State::CrashLoop };
+        assert_eq!(world.upstream.report().state, expected, "{end}");
+    }
+    assert_eq!(pauses, [250, 500, 1_000, 2_000, 30_000, 30_000]);
+    // It lives, but not for long enough.
+    for (lives, state, pause) in [(59, State::CrashLoop, 30_000), (60, State::Down, 250)] {
+        let mut peer = world.child().await;
+        peer.open(Era::Modern).await;
+        world.up().await;
+        tokio::time::sleep(Duration::from_secs(lives)).await;
+        peer.exit("exited with code 1");
+        world.down().await;
+        assert_eq!(world.upstream.report().state, state, "{lives}");
+        let down = Instant::now();
+        let next = world.upstream.report().next_try.expect("it is tried again");
+        assert_eq!((next - down).as_millis(), pause);
+    }
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f20_a_child_that_ends_before_it_is_open_is_a_crash_loop_too() {
+    let settings = Settings { era: Some(Era::Modern), ..settings(Over::Stdio) };
+    let mut world = World::start(settings);
+    for end in 1..=5 {
+        world.child().await.exit("exited with code 127");
+        until(&world, |report| report.failures == end).await;
+    }
+    assert_eq!(world.upstream.report().state, State::CrashLoop);
+    assert_eq!(world.upstream.report().counts.restarts, 4);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f08_a_server_that_fails_call_after_call_is_left_alone_and_probed_by_one_call() {
+    let mut world = World::http(Era::Modern).await;
+    for status in [500, 502, 503, 504] {
+        call_refused(&mut world, status).await;
+    }
+    // What a client did wrong, and what the server says in its own words, shows that it is there.
+    call_refused(&mut world, 400).await;
+    assert_eq!(world.upstream.report().state, State::Up);
+    for _ in 0..4 {
+        call_refused(&mut world, 500).await;
+    }
+    assert_eq!(world.upstream.report().state, State::Up);
+    call_refused(&mut world, 500).await;
+    let report = world.upstream.report();
+    assert_eq!((report.state, report.counts.breaker_opens), (State::Open, 1));
+    let began = Instant::now();
+    let error = world.upstream.call(call(MODERN)).await.expect_err("left alone");
+    assert!(matches!(&error, Error::Unavailable(why) if why.contains("HTTP 500")), "{error}");
+    assert!(world.upstream.list(Kind::Tool).await.is_err(), "lists are not tried either");
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(world.is_quiet().await);
+
+    let due = report.next_try.expect("when it is tried again");
+    assert_eq!((due - report.since).as_secs(), 5);
+    tokio::time::sleep_until(due).await;
+    assert_eq!(world.upstream.report().state, State::HalfOpen);
+    let probe = Running::start(&world, call(MODERN));
+    let asked = world.post().await;
+    for _ in 0..10 {
+        let error = world.upstream.call(call(MODERN)).await.expect_err("one probe at a time");
+        assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    }
+    assert!(world.is_quiet().await);
+    asked.answer(json!({ "content": [] }));
+    probe.end().await.expect("a reply");
+    assert_eq!(world.upstream.report().state, State::Up);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f04_a_server_that_answers_nothing_is_left_alone_and_a_probe_that_is_given_up_decides_nothing()
+ {
+    let mut world = World::http(Era::Modern).await;
+    let mut asked = Vec::new();
+    let calls: Vec<_> = (0..4).map(|_| Running::start(&world, call(MODERN))).collect();
+    for _ in 0..4 {
+        asked.push(world.post().await);
+    }
+    for running in calls {
+        assert!(matches!(running.end().await, Err(Error::TimedOut(_))));
+    }
+    let running = Running::start(&world, call(MODERN));
+    asked.push(world.post().await);
+    assert!(matches!(running.end().await, Err(Error::TimedOut(_))));
+    let due = world.upstream.report().next_try.expect("it is left alone");
+    tokio::time::sleep_until(due).await;
+    let probe = Running::start(&world, call(MODERN));
+    asked.push(world.post().await);
+    probe.0.abort();
+    let report = until(&world, |report| report.counts.calls(CallEnd::Cancelled) > 0).await;
+    assert_eq!(report.state, State::HalfOpen);
+    let probe = Running::start(&world, call(MODERN));
+    world.post().await.answer(json!({ "content": [] }));
+    probe.end().await.expect("a reply");
+    assert_eq!(world.upstream.report().state, State::Up);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f08_a_server_that_asks_for_a_rest_gets_it_at_once_for_a_minute_at_most() {
+    for (status, after, rest) in [(503, "7", 7), (429, "3600", 60), (503, "soon", 0)] {
+        let mut world = World::http(Era::Modern).await;
+        let running = Running::start(&world, call(MODERN));
+        let request = world.post().await;
+        let response = hyper::Response::builder().status(status).header("retry-after", after);
+        request.reply(response, String::new());
+        running.end().await.expect_err("no reply");
+        let report = world.upstream.report();
+        let due = report.next_try.map_or(0, |due| (due - report.since).as_secs());
+        assert_eq!(due, rest, "{status} {after}");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_that_ends_under_many_calls_is_not_left_alone_for_each_of_them() {
+    let mut settings = settings(Over::Stdio);
+    settings.limits.concurrency = 16;
+    let (mut world, mut peer) = World::opened(settings, Era::Modern).await;
+    let calls: Vec<_> = (0..16).map(|_| Running::start(&world, call(MODERN))).collect();
+    for _ in 0..16 {
+        peer.read().await;
+    }
+    peer.exit("was killed by signal 9");
+    for running in calls {
+        assert!(matches!(running.end().await, Err(Error::Broke(_))));
+    }
+    let mut peer = world.child().await;
+    peer.open(Era::Modern).await;
+    world.up().await;
+    let running = Running::start(&world, call(MODERN));
+    let asked = peer.read().await;
+    peer.answer(&asked, json!({ "content": [] })).await;
+    running.end().await.expect("a reply");
+    assert_eq!(world.upstream.report().counts.breaker_opens, 0);
+    world.finish().await;
+}

@@ -1,0 +1,345 @@
+//! What is kept of how one upstream is doing: written by whoever learns it, read by reports.
+//!
+//! Promises: what happens with each call and each message is counted without a lock; the rest changes rarely, and
+//! is behind one. Nothing here waits.
+//!
+//! Knows nothing of: who reads it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::breaker::{self, Breaker, Pass, Position, Strike, Verdict};
+use super::child::Tail;
+use super::report::{CallEnd, Counts, LastList, Report, State};
+use super::wire::Failure;
+use super::{Error, Listing, Status};
+use crate::mcp::call::Outcome;
+use crate::mcp::kind::Kind;
+use crate::mcp::name::UpstreamName;
+
+/// How one upstream is doing.
+#[derive(Debug)]
+pub(super) struct Vitals {
+    name: UpstreamName,
+    breaker: Breaker,
+    calls: [AtomicU64; CallEnd::ALL.len()],
+    restarts: AtomicU64,
+    dropped: AtomicU64,
+    junk: AtomicU64,
+    facts: Mutex<Facts>,
+}
+
+#[derive(Debug)]
+struct Facts {
+    /// Since when its status is what it is.
+    since: Instant,
+    /// The child that was started last, and what it says on standard error.
+    child: Option<(Option<u32>, Tail)>,
+    failures: u32,
+    next_try: Option<Instant>,
+    lists: [Option<LastList>; 4],
+}
+
+impl Vitals {
+    pub(super) fn new(name: UpstreamName, breaker: breaker::Settings) -> Arc<Self> {
+        let facts = Facts {
+            since: Instant::now(),
+            child: None,
+            failures: 0,
+            next_try: None,
+            lists: [None; 4],
+        };
+        Arc::new(Self {
+            name,
+            breaker: Breaker::new(breaker),
+            calls: Default::default(),
+            restarts: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            junk: AtomicU64::new(0),
+            facts: Mutex::new(facts),
+        })
+    }
+
+    // === What is learned ===
+
+    /// Begins something that is sent to the server, if it is not left alone.
+    pub(super) fn begin(self: &Arc<Self>) -> Result<Trial, Error> {
+        let pass = self.breaker.admit(Instant::now()).map_err(Error::Unavailable)?;
+        Ok(Trial { vitals: Arc::clone(self), pass: Some(pass) })
+    }
+
+    /// It is connected. `anew`: to another process than before, of which nothing is known.
+    pub(super) fn connected(&self, anew: bool) {
+        let now = Instant::now();
+        if anew {
+            self.breaker.forget(now);
+        }
+        let mut facts = self.lock();
+        facts.since = now;
+        facts.failures = 0;
+        facts.next_try = None;
+    }
+
+    /// It is not connected, or not any more; `since` then, if that is not how it was before.
+    pub(super) fn disconnected(&self, is_change: bool) {
+        let mut facts = self.lock();
+        facts.failures += 1;
+        if is_change {
+            facts.since = Instant::now();
+        }
+        if let Some((process, _)) = &mut facts.child {
+            *process = None;
+        }
+    }
+
+    /// It is tried again after this time.
+    pub(super) fn waits(&self, pause: Duration) {
+        self.lock().next_try = Some(Instant::now() + pause);
+    }
+
+    /// It is tried again now.
+    pub(super) fn tries_again(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+        self.lock().next_try = None;
+    }
+
+    /// Its child was started.
+    pub(super) fn child_started(&self, process: Option<u32>, tail: Tail) {
+        self.lock().child = Some((process, tail));
+    }
+
+    /// A list of a kind came whole.
+    pub(super) fn listed(&self, kind: Kind, listing: &Listing) {
+        let bytes = listing.items.iter().map(|item| item.definition.to_bytes().len()).sum();
+        let last = LastList { at: Instant::now(), items: listing.items.len(), bytes };
+        self.lock().lists[kind.index()] = Some(last);
+    }
+
+    /// A message of it that nobody waits for, or that has no place.
+    pub(super) fn dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A line of its child that is no message.
+    pub(super) fn junk(&self) {
+        self.junk.fetch_add(1, Ordering::Relaxed);
+    }
+
+    // === What is told ===
+
+    /// Until when it is left alone, if it is.
+    pub(super) fn rests_until(&self) -> Option<Instant> {
+        match self.breaker.position() {
+            Position::Open(until) => Some(until),
+            Position::Closed | Position::HalfOpen => None,
+        }
+    }
+
+    pub(super) fn report(&self, status: &Status, in_flight: usize, waiting: usize) -> Report {
+        let (mut since, process, failures, next_try, lists) = {
+            let facts = self.lock();
+            let process = facts.child.as_ref().and_then(|(process, _)| *process);
+            (facts.since, process, facts.failures, facts.next_try, facts.lists)
+        };
+        let (mut about, mut reason) = (None, None);
+        let mut until = next_try;
+        let state = match status {
+            Status::Starting => State::Starting,
+            Status::Down { reason: why, crash_loop } => {
+                reason = Some(why.clone());
+                if *crash_loop { State::CrashLoop } else { State::Down }
+            }
+            Status::Up(it) => {
+                about = Some(Arc::clone(it));
+                let position = self.breaker.position();
+                if position != Position::Closed {
+                    let (opened, why) = self.breaker.why();
+                    (since, reason) = (opened, Some(why));
+                }
+                match position {
+                    Position::Closed => State::Up,
+                    Position::HalfOpen => State::HalfOpen,
+                    Position::Open(due) => {
+                        until = Some(due);
+                        State::Open
+                    }
+                }
+            }
+        };
+        Report {
+            name: self.name.clone(),
+            state,
+            since,
+            reason,
+            about,
+            process,
+            failures,
+            next_try: until,
+            in_flight,
+            waiting,
+            lists,
+            counts: Counts {
+                calls: std::array::from_fn(|end| self.calls[end].load(Ordering::Relaxed)),
+                restarts: self.restarts.load(Ordering::Relaxed),
+                breaker_opens: self.breaker.opened(),
+                dropped: self.dropped.load(Ordering::Relaxed),
+                junk: self.junk.load(Ordering::Relaxed),
+            },
+        }
+    }
+
+    /// The last lines of its child's standard error, the oldest first.
+    pub(super) fn last_words(&self, lines: usize) -> Vec<String> {
+        let tail = self.lock().child.as_ref().map(|(_, tail)| tail.clone());
+        tail.map(|tail| tail.last_lines(lines)).unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === Trial ===
+
+/// Something that was sent to the server. What comes of it is told once; dropped before that, nothing is known.
+#[derive(Debug)]
+pub(super) struct Trial {
+    vitals: Arc<Vitals>,
+    pass: Option<Pass>,
+}
+
+impl Trial {
+    /// The server answered.
+    pub(super) fn answered(mut self) {
+        self.settle(Verdict::Alive);
+    }
+
+    /// There is no answer.
+    pub(super) fn failed(mut self, failed: &Failed) {
+        let verdict = match (&failed.strike, &failed.error) {
+            (Some(strike), _) => Verdict::Failed(strike.clone()),
+            // It said something, even if nobody can use it.
+            (None, Error::TooLarge(_) | Error::Undeclared(_) | Error::Protocol(_)) => {
+                Verdict::Alive
+            }
+            (None, _) => Verdict::Unknown,
+        };
+        self.settle(verdict);
+    }
+
+    fn settle(&mut self, verdict: Verdict) {
+        let Some(pass) = self.pass.take() else { return };
+        let (breaker, upstream) = (&self.vitals.breaker, &self.vitals.name);
+        let Some(opened) = breaker.settle(pass, verdict, Instant::now()) else { return };
+        let (pause, reason) = (opened.pause, opened.reason);
+        if opened.again {
+            tracing::debug!(%upstream, reason, ?pause, "still failing, and left alone");
+        } else {
+            tracing::warn!(%upstream, reason, ?pause, "failing call after call, and left alone");
+        }
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        if let Some(pass) = self.pass.take() {
+            self.vitals.breaker.release(pass);
+        }
+    }
+}
+
+// === Failed ===
+
+/// Why there is no reply, and whether that counts against the server.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) error: Error,
+    pub(super) strike: Option<Strike>,
+}
+
+impl Failed {
+    /// What failed over a connection of this wire.
+    pub(super) fn of(failure: Failure, wire: &str) -> Self {
+        let strike = failure.strike(wire);
+        Self { error: failure.into(), strike }
+    }
+}
+
+impl From<Error> for Failed {
+    /// Only that it did not answer in time is known of an error alone to be the server's.
+    fn from(error: Error) -> Self {
+        let strike = match &error {
+            Error::TimedOut(_) => Some(Strike { reason: error.to_string(), rest: None }),
+            _ => None,
+        };
+        Self { error, strike }
+    }
+}
+
+// === Meter ===
+
+/// Counts a call by how it ends, and tells what it shows of the server. Dropped before its end, it was cancelled.
+#[derive(Debug)]
+pub(super) struct Meter {
+    vitals: Arc<Vitals>,
+    trial: Option<Trial>,
+    is_over: bool,
+}
+
+impl Meter {
+    pub(super) fn new(vitals: &Arc<Vitals>) -> Self {
+        Self { vitals: Arc::clone(vitals), trial: None, is_over: false }
+    }
+
+    /// The call is sent, if the server is not left alone.
+    pub(super) fn begin(&mut self) -> Result<(), Error> {
+        self.trial = Some(self.vitals.begin()?);
+        Ok(())
+    }
+
+    /// The server asks something: it is there.
+    pub(super) fn asks(&mut self) {
+        if let Some(trial) = self.trial.take() {
+            trial.answered();
+        }
+    }
+
+    /// The call was replied to.
+    pub(super) fn replied(mut self, outcome: &Outcome) {
+        self.asks();
+        self.end(match outcome {
+            Outcome::Result(_) => CallEnd::Result,
+            Outcome::Error(_) => CallEnd::Error,
+        });
+    }
+
+    /// There is no reply.
+    pub(super) fn failed(mut self, failed: &Failed) {
+        if let Some(trial) = self.trial.take() {
+            trial.failed(failed);
+        }
+        self.end(match failed.error {
+            Error::Unavailable(_) => CallEnd::Unavailable,
+            Error::Busy { .. } => CallEnd::Busy,
+            Error::Broke(_) => CallEnd::Broke,
+            Error::TimedOut(_) => CallEnd::TimedOut,
+            Error::TooLarge(_) | Error::Undeclared(_) | Error::Protocol(_) => CallEnd::Unfit,
+        });
+    }
+
+    fn end(&mut self, end: CallEnd) {
+        self.is_over = true;
+        self.vitals.calls[end.index()].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.end(CallEnd::Cancelled);
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! What operators see of a running Weir: health, metrics, and `weir status`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use insta::assert_snapshot;
+use tempfile::TempDir;
+
+use super::serving::terminate;
+use super::{HOUSE, folder, script, scripted};
+
+/// A running `weir serve` whose listener for operators is known.
+struct Served {
+    weir: Child,
+    folder: TempDir,
+    /// Where operators look.
+    admin: String,
+    /// Where clients connect.
+    host: String,
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// What is written of the listeners and of the state.
+fn listeners(port: u16) -> String {
+    format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:{port}\"\n\
+         [log]\nformat = \"json\"\n[state]\ndir = \"state\"\n"
+    )
+}
+
+impl Served {
+    fn start(config: &str) -> Self {
+        Self::start_in(config, |_| {})
+    }
+
+    fn start_in(config: &str, prepare: impl FnOnce(&Path)) -> Self {
+        let port = free_port();
+        let folder = folder(&format!("{}{config}", listeners(port)));
+        prepare(folder.path());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
+        let mut weir = command.spawn().expect("it starts");
+        let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
+        let ready = log.find_map(|line| line.ok().filter(|line| line.contains("\"ready\"")));
+        let ready = ready.expect("it gets ready");
+        let (_, rest) = ready.split_once("\"endpoint\":\"http://").expect("an endpoint");
+        let host = rest.split_once("/mcp").expect("a path").0.to_owned();
+        // Whatever else is said is read by nobody, and must stop nobody.
+        std::thread::spawn(move || log.for_each(drop));
+        Self { weir, folder, admin: format!("127.0.0.1:{port}"), host }
+    }
+
+    fn token(&self) -> String {
+        let path = self.folder.path().join("state/admin-token");
+        std::fs::read_to_string(path).expect("a token").trim().to_owned()
+    }
+
+    /// Asks, and returns status and body.
+    fn ask(&self, method: &str, path: &str, headers: &str) -> (u16, String) {
+        let host = &self.admin;
+        let headers = match headers.contains("Host:") {
+            true => headers.to_owned(),
+            false => format!("Host: {host}\r\n{headers}"),
+        };
+        let mut stream = TcpStream::connect(host).expect("it listens");
+        write!(stream, "{method} {path} HTTP/1.1\r\n{headers}\r\n").expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|it| it.parse().ok());
+        (status.expect("a status"), body.to_owned())
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        self.ask("GET", path, "")
+    }
+
+    fn with_token(&self, path: &str) -> (u16, String) {
+        self.ask("GET", path, &format!("Authorization: Bearer {}\r\n", self.token()))
+    }
+
+    /// Waits until a page says something.
+    fn wait_for(&self, path: &str, expected: impl Fn(u16, &str) -> bool) -> String {
+        let start = Instant::now();
+        loop {
+            let (status, body) = self.get(path);
+            if expected(status, &body) {
+                return body;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{status} {body}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Posts a request of the newest revision to the endpoint; returns the answer.
+    fn post(&self, method: &str) -> String {
+        let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{meta}}}}}"#);
+        let mut stream = TcpStream::connect(&self.host).expect("it listens");
+        write!(
+            stream,
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+             Mcp-Method: {method}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            self.host,
+            body.len()
+        )
+        .expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+
+    /// Runs a command in the same folder.
+    fn weir(&self, arguments: &[&str]) -> (i32, String, String) {
+        let (code, out, err) = super::weir(self.folder.path(), arguments);
+        let clean = |text: String| {
+            let folder = self.folder.path().canonicalize().expect("it is there");
+            let text = text.replace(&folder.display().to_string(), "FOLDER");
+            text.replace(&self.host, "HOST").replace(&self.admin, "ADMIN")
+        };
+        (code, clean(out), clean(err))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        terminate(&self.weir);
+        let _ = self.weir.wait();
+    }
+}
+
+/// The house without its policy, so that anybody may come in.
+const OPEN: &str = "[upstreams.house]\nprompts_dir = \"prompts\"\n";
+
+#[test]
+fn each_page_is_there_for_whoever_may_see_it() {
+    let served = Served::start(OPEN);
+    assert_eq!(served.get("/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(served.ask("HEAD", "/healthz", ""), (200, String::new()));
+    served.wait_for("/readyz", |status, body| (status, body) == (200, "ready\n"));
+    assert_snapshot!(served.get("/readyz?verbose").1, @r"
+    [+]door ok
+    [+]lists ok
+    [+]upstream house ok
+    ready
+    ");
+    let (status, metrics) = served.get("/metrics");
+    assert!(status == 200 && metrics.ends_with("# EOF\n"), "{metrics}");
+    for (path, expected) in [("/status", 401), ("/", 404), ("/mcp", 404), ("/status/", 404)] {
+        assert_eq!(served.get(path).0, expected, "{path}");
+    }
+    for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
+        let length = "Content-Length: 0\r\n";
+        assert_eq!(served.ask(method, "/status", length).0, 405, "{method}");
+        assert_eq!(served.ask(method, "/nothing", length).0, 404, "{method}");
+    }
+    let (status, body) = served.with_token("/status");
+    assert!(status == 200 && body.contains("\"name\":\"house\""), "{body}");
+    for token in ["", "x", &served.token()[1..], &format!("{}x", served.token())] {
+        let shown = format!("Authorization: Bearer {token}\r\n");
+        assert_eq!(served.ask("GET", "/status", &shown).0, 401, "{token}");
+    }
+    let token = served.token();
+    for shown in [format!("Authorization: {token}\r\n"), format!("X-Token: {token}\r\n")] {
+        assert_eq!(served.ask("GET", "/status", &shown).0, 401);
+    }
+    let twice = format!("Authorization: Bearer {token}\r\n").repeat(2);
+    assert_eq!(served.ask("GET", "/status", &twice).0, 401);
+}
+
+#[test]
+fn a_page_in_a_browser_learns_nothing_by_another_name() {
+    let served = Served::start(OPEN);
+    for headers in [
+        "Host: evil.example\r\n",
+        "Host: 127.0.0.1.nip.io:9464\r\n",
+        "Host: localhost\r\nHost: evil.example\r\n",
+        "Host: localhost\r\nOrigin: https://evil.example\r\n",
+        "Host: 10.0.0.5\r\n",
+    ] {
+        for path in ["/healthz", "/readyz", "/metrics", "/status"] {
+            assert_eq!(served.ask("GET", path, headers).0, 403, "{headers} {path}");
+        }
+    }
+}
+
+#[test]
+fn the_token_is_made_once_for_its_owner_and_is_not_shown() {
+    use std::os::unix::fs::PermissionsExt;
+    let served = Served::start(OPEN);
+    let path = served.folder.path().join("state/admin-token");
+    let mode = std::fs::metadata(&path).expect("there").permissions().mode() & 0o777;
+    assert_eq!((mode, served.token().len()), (0o600, 43));
+    let pages = ["/status", "/metrics", "/readyz?verbose"].map(|path| served.with_token(path).1);
+    assert!(!pages.concat().contains(&served.token()));
+    let told = served.weir(&["status"]);
+    assert!(!format!("{told:?}").contains(&served.token()));
+
+    let own = "[admin]\ntoken = \"0123456789abcdef\"\n";
+    let config = format!("{}{OPEN}", listeners(free_port()).replace("[admin]\n", own));
+    let folder = folder(&config);
+    let (code, _, err) = super::weir(folder.path(), &["status"]);
+    assert!(code == 4 && err.contains("no Weir of this configuration runs"), "{code} {err}");
+    assert!(!folder.path().join("state").exists());
+    let short = config.replace("0123456789abcdef", "short");
+    std::fs::write(folder.path().join("weir.toml"), short).expect("written");
+    let (code, _, err) = super::weir(folder.path(), &["status"]);
+    assert!(code == 78 && err.contains("at least 16") && !err.contains("short\""), "{code} {err}");
+}
+
+#[test]
+fn status_says_how_everything_is_doing_and_its_exit_code_whether_all_is_well() {
+    let served = Served::start(OPEN);
+    served.wait_for("/readyz?verbose", |_, body| body.contains("[+]upstream house"));
+    served.post("prompts/list");
+    let (code, out, err) = served.weir(&["status"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let steady = |line: &str| !["weir ", "process "].iter().any(|name| line.starts_with(name));
+    let told: Vec<_> = out.lines().filter(|line| steady(line)).collect();
+    assert_snapshot!(told.join("\n").replace(env!("CARGO_PKG_VERSION"), "VERSION"), @r"
+    endpoint  http://HOST/mcp
+    config    FOLDER/weir.toml
+    clients   0 connections, 0 sessions, 0 streams
+    requests  1, 0 of them failed
+    audit     off
+
+    up    house  library; 2 prompts
+                 0 calls, 0 errors, 0 in flight
+    ");
+    assert!(!out.contains('\u{1b}'), "{out}");
+    let (code, out, _) = served.weir(&["status", "--json"]);
+    let told = weir::json::Object::parse(out.trim().to_owned()).expect("JSON");
+    assert_eq!((code, told.get("ready"), told.get("draining")), (0, Some("true"), Some("false")));
+}
+
+#[test]
+fn what_is_down_is_told_with_its_reason_and_whose_move_it_is() {
+    let served = Served::start(&format!(
+        "{OPEN}[upstreams.gone]\ncommand = \"/nonexistent/server\"\nrequired = true\n"
+    ));
+    served.wait_for("/readyz?verbose", |_, body| body.contains("[+]upstream house"));
+    let told =
+        served.wait_for("/readyz?verbose", |_, body| body.contains("[-]upstream gone failed"));
+    assert!(told.ends_with("not ready\n"), "{told}");
+    assert_eq!(served.get("/readyz"), (503, "not ready\n".to_owned()));
+    let (code, out, err) = served.weir(&["status"]);
+    assert_eq!((code, &*err), (1, "weir: 1 of 2 upstreams not up: gone\n"), "{out}");
+    assert!(out.contains("down  gone") && out.contains("your move"), "{out}");
+    let missing = "never read, and so missing from clients' lists: prompts/list";
+    assert!(out.split_whitespace().collect::<Vec<_>>().join(" ").contains(missing), "{out}");
+    // Clients are told the same.
+    assert!(served.post("prompts/list").contains(r#""weir/partial":["gone"]"#));
+}
+
+#[test]
+fn an_upstream_that_is_not_required_keeps_nobody_from_being_ready_within_a_second() {
+    let start = Instant::now();
+    // It is started, and never says a word.
+    let served = Served::start(&format!(
+        "{OPEN}[upstreams.silent]\ncommand = \"sh\"\nargs = [\"-c\", \"read -r _; read -r _; read -r _\"]\n"
+    ));
+    let told = served.wait_for("/readyz?verbose", |status, _| status == 200);
+    assert!(told.contains("[-]upstream silent not required: starting"), "{told}");
+    // What a busy machine adds, too.
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[test]
+fn while_it_stops_it_is_not_ready_and_says_so_until_the_last_call_has_ended() {
+    let hesitant = r#"'$(echo asked > asked; read -r _ < go)'"result":{"messages":[]}"#;
+    let slow = r#""result":{"prompts":[{"name":"slow"}]}"#;
+    let served = Served::start_in(&scripted("hub"), |folder| {
+        script(folder, "hub", &[("prompts/list", slow), ("prompts/get", hesitant)]);
+        let pipes = Command::new("mkfifo").args(["asked", "go"]).current_dir(folder).status();
+        assert!(pipes.expect("mkfifo runs").success());
+    });
+    served.wait_for("/readyz", |status, _| status == 200);
+    let get = r#"{"jsonrpc":"2.0","id":7,"method":"prompts/get","params":{"name":"hub__slow","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    let mut call = TcpStream::connect(&served.host).expect("it listens");
+    write!(
+        call,
+        "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nMcp-Method: prompts/get\r\n\
+         Mcp-Name: hub__slow\r\nAccept: application/json, text/event-stream\r\n\
+         MCP-Protocol-Version: 2026-07-28\r\nContent-Length: {}\r\n\r\n{get}",
+        served.host,
+        get.len()
+    )
+    .expect("written");
+    // Opening a pipe waits for its other end: the call has reached the server.
+    std::fs::read(served.folder.path().join("asked")).expect("read");
+    let (_, out, _) = served.weir(&["status"]);
+    assert!(out.contains("1 in flight"), "{out}");
+    terminate(&served.weir);
+    served.wait_for("/readyz", |status, body| (status, body) == (503, "not ready\n"));
+    assert!(served.get("/readyz?verbose").1.contains("[-]door failed: stopping"));
+    assert_eq!(served.get("/healthz").0, 200);
+    let (code, out, err) = served.weir(&["status"]);
+    assert!(code == 1 && out.contains("stopping") && err.contains("it is stopping"), "{out}{err}");
+    std::fs::write(served.folder.path().join("go"), "go\n").expect("written");
+    let mut answer = String::new();
+    call.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.contains(r#""id":7,"result""#), "{answer}");
+}
+
+#[test]
+fn where_nothing_runs_it_says_what_to_do() {
+    let folder =
+        folder(&format!("[admin]\nlisten = \"127.0.0.1:1\"\n[state]\ndir = \"state\"\n{HOUSE}"));
+    let told = super::shown(folder.path(), &["status"]);
+    assert_snapshot!(told, @r"
+    $ weir status
+    ! weir: no Weir of this configuration runs: nobody answers at 127.0.0.1:1; start it with `weir serve`
+    => 4
+    ");
+    let off = folder_without_admin();
+    let told = super::shown(off.path(), &["status", "--json"]);
+    assert_snapshot!(told, @r#"
+    $ weir status --json
+    ! {"error":"a Weir of this configuration cannot be asked: [admin] enabled = false","exit_code":78}
+    => 78
+    "#);
+}
+
+fn folder_without_admin() -> TempDir {
+    folder(&format!("[admin]\nenabled = false\n{HOUSE}"))
+}
+
+#[test]
+fn the_weir_of_another_configuration_is_not_taken_for_this_one() {
+    let served = Served::start(OPEN);
+    let other = served.folder.path().join("other.toml");
+    let config = std::fs::read_to_string(served.folder.path().join("weir.toml")).expect("read");
+    std::fs::write(&other, config).expect("written");
+    let (code, _, err) = served.weir(&["status", "--config", "other.toml"]);
+    assert_eq!(code, 4);
+    assert_snapshot!(err, @"weir: the Weir at ADMIN runs with FOLDER/weir.toml; start one with this configuration, and with a `listen` of its own under [admin]");
+}
+
+#[test]
+fn an_address_that_is_written_has_to_be_free() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let folder = folder(&format!("{}{OPEN}", listeners(port)));
+    let (code, _, err) = super::weir(folder.path(), &["serve"]);
+    assert_eq!(code, 4);
+    let err = err.lines().last().unwrap_or_default().replace(&port.to_string(), "PORT");
+    assert_snapshot!(err, @"weir: cannot listen on 127.0.0.1:PORT for operators: Address already in use (os error 98); set another `listen` under [admin]");
+}
+
+#[test]
+fn ten_thousand_invented_methods_are_one_series() {
+    let served = Served::start(OPEN);
+    let body = |number: usize| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"x/{number}","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#
+        )
+    };
+    let before = served.get("/metrics").1.lines().count();
+    let mut stream = TcpStream::connect(&served.host).expect("it listens");
+    let mut answers = BufReader::new(stream.try_clone().expect("a copy"));
+    for number in 0..10_000 {
+        let body = body(number);
+        write!(
+            stream,
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nMcp-Method: x/{number}\r\n\
+             Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            served.host,
+            body.len()
+        )
+        .expect("written");
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            answers.read_line(&mut line).expect("a line");
+            if let Some((name, value)) = line.split_once(": ")
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = value.trim().parse().expect("a number");
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        std::io::copy(&mut (&mut answers).take(length), &mut std::io::sink()).expect("read");
+    }
+    let metrics = served.get("/metrics").1;
+    let counted = r#"mcp_server_operation_duration_seconds_count{mcp_method_name="other",error_type="-32601"} 10000"#;
+    assert!(metrics.contains(counted), "{metrics}");
+    assert!(metrics.lines().count() < before + 30 && !metrics.contains("x/"), "{metrics}");
+}
+
+#[test]
+fn operators_are_answered_while_the_door_is_full() {
+    let served = Served::start(OPEN);
+    let hanging: Vec<_> = (0..300)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&served.host).expect("it listens");
+            write!(stream, "POST /mcp HTTP/1.1\r\nHost: x\r\n").expect("written");
+            stream
+        })
+        .collect();
+    let silent: Vec<_> =
+        (0..20).map(|_| TcpStream::connect(&served.admin).expect("it listens")).collect();
+    let start = Instant::now();
+    assert_eq!(served.get("/healthz").0, 200);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    served.wait_for("/metrics", |_, body| {
+        body.contains(&format!("weir_connections {}", hanging.len()))
+    });
+    drop((hanging, silent));
+}
