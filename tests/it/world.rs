@@ -270,7 +270,9 @@ impl World {
     /// What opens connections to a door.
     fn way_in(&self, side: Side, role: &str) -> Open {
         let (door, tasks) = (Arc::clone(self.app.door()), self.tasks.clone());
-        let guest = self.app.gateway().enter_locally(role);
+        // Who comes so under a role of its own is that client, as with `weir stdio --as`.
+        let gateway = self.app.gateway();
+        let guest = gateway.enter_as(role).unwrap_or_else(|| gateway.enter_locally(role));
         let talk = self.verdict.0.client(side);
         let connect = move || {
             let (ours, theirs) = tokio::io::duplex(PIPE);
