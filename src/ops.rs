@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::audit::Audit;
 use crate::downstream::origin::AllowedHost;
-use crate::downstream::{self, Door};
+use crate::downstream::{self, Doors};
 use crate::gateway::Gateway;
 use crate::secret::Secret;
 pub use answer::Route;
@@ -50,7 +50,7 @@ pub struct Settings {
 /// Everything that is looked at.
 pub struct Ops {
     gateway: Arc<Gateway>,
-    door: Arc<Door>,
+    door: Arc<Doors>,
     settings: Settings,
     /// What Host and Origin are judged by.
     hosts: downstream::Settings,
@@ -60,7 +60,7 @@ pub struct Ops {
 
 impl Ops {
     /// Begins to look at a house that has just been opened.
-    pub fn new(gateway: Arc<Gateway>, door: Arc<Door>, settings: Settings) -> Arc<Self> {
+    pub fn new(gateway: Arc<Gateway>, door: Arc<Doors>, settings: Settings) -> Arc<Self> {
         let hosts = downstream::Settings {
             loopback: settings.loopback,
             allowed_hosts: settings.allowed_hosts.clone(),
