@@ -194,7 +194,8 @@ impl App {
 
     /// Lets operators look at the house until its last room is closed.
     pub fn show(&self, listener: TcpListener, settings: ops::Settings) {
-        let ops = Ops::new(Arc::clone(&self.rooms.gateway), Arc::clone(&self.rooms.door), settings);
+        let (gateway, door) = (Arc::clone(&self.rooms.gateway), Arc::clone(&self.rooms.door));
+        let ops = Ops::new(gateway, door, self.rooms.leaving.clone(), settings);
         let (tasks, stop) = (self.ops.clone(), self.stop_ops.clone());
         self.ops.spawn(ops::serve(listener, ops, tasks, stop));
     }
@@ -214,14 +215,9 @@ impl App {
         self.rooms.doors.spawn(door);
     }
 
-    /// Tells whoever asks that this house is about to close; all goes on as before.
+    /// Tells operators that this house is about to close, and not ready for new clients; all goes on as before.
     pub fn leave(&self) {
         self.rooms.leaving.cancel();
-    }
-
-    /// Fires when the house is about to close: from then on it is not ready for new clients.
-    pub fn leaving(&self) -> &CancellationToken {
-        &self.rooms.leaving
     }
 
     /// Ends the doors: no new requests; what is under way goes on until [`App::close`].

@@ -219,11 +219,6 @@ impl Door {
         &self.settings.path
     }
 
-    /// Whether the house closes: it is not ready for new clients.
-    pub fn is_closing(&self) -> bool {
-        self.stop.is_cancelled()
-    }
-
     /// Whether new requests are refused.
     fn is_closed(&self) -> bool {
         self.stop.is_cancelled() && !self.is_succeeded.load(Ordering::Acquire)

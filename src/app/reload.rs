@@ -139,8 +139,10 @@ fn apply(rooms: &Rooms, next: Config) -> Outcome {
     });
     let generation = rooms.gateway.prepare(parts);
     let door = settings::downstream(&next);
-    rooms.gateway.replace(Arc::clone(&generation), next.server.shutdown_grace);
-    rooms.door.replace(generation, door);
+    // Requests before streams: who hears of a change and asks must not find what was before it.
+    rooms.door.replace(Arc::clone(&generation), door);
+    rooms.gateway.replace(generation, next.server.shutdown_grace);
+    rooms.door.retire_unwelcome();
     rooms.keep_keys();
     for Warning { key, what, remedy, .. } in &next.warnings {
         warn!(key, what, remedy, "the configuration probably does not say what is meant");

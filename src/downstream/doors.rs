@@ -53,7 +53,11 @@ impl Doors {
     /// recorded stays as it is.
     pub fn replace(&self, generation: Arc<Generation>, settings: Settings) {
         let next = Arc::new(self.now().then(generation, settings));
-        self.current.send_replace(Arc::clone(&next));
-        next.sessions.retire_unwelcome();
+        self.current.send_replace(next);
+    }
+
+    /// Ends the sessions of those who would not be let in any more, but for the calls that are under way in them.
+    pub fn retire_unwelcome(&self) {
+        self.now().sessions.retire_unwelcome();
     }
 }

@@ -83,7 +83,8 @@ impl Listen {
     pub async fn next(&mut self) -> Option<News> {
         loop {
             let now = Arc::clone(&self.generations.borrow_and_update());
-            if now.number != self.number {
+            // A guest may have entered under one that has not come here yet.
+            if now.number > self.number {
                 let guest = self.standing.enter(&now).ok()?;
                 self.look_under(&guest);
             }

@@ -26,7 +26,7 @@ impl Health {
     pub(super) fn of(ops: &Ops) -> Self {
         let open = Check {
             name: "door".to_owned(),
-            missing: ops.door.now().is_closing().then(|| "stopping".to_owned()),
+            missing: ops.leaving.is_cancelled().then(|| "stopping".to_owned()),
             counts: true,
         };
         let unsettled = ops.gateway.unsettled();

@@ -230,7 +230,7 @@ impl Status {
             started: moment::to_words(ops.started),
             uptime_seconds: (ops.begun.elapsed().as_secs_f64() * 10.0).round() / 10.0,
             ready: Health::of(ops).is_ready(),
-            draining: ops.door.now().is_closing(),
+            draining: ops.leaving.is_cancelled(),
             connections: meters.connections.read(),
             sessions: ops.door.now().sessions() as u64,
             streams: meters.streams.read(),

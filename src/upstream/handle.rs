@@ -35,9 +35,6 @@ use crate::mcp::task::TaskOwner;
 const MAX_WAITING: usize = 128;
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a call waits for the first connection.
-const START: Duration = Duration::from_secs(10);
-
 /// Complaints that wait for the supervisor. When it is full, one about the same connection is already
 /// on its way.
 const COMPLAINTS: usize = 16;
@@ -256,7 +253,6 @@ impl Upstream {
 
     /// Sends a call, once. Dropping the future cancels it.
     pub async fn call(&self, call: Call) -> Result<Called, Error> {
-        self.started().await;
         let mut meter = Meter::new(&self.shared.vitals);
         let turn = match self.admit(&mut meter).await {
             Ok(turn) => turn,
@@ -301,8 +297,8 @@ impl Upstream {
         self.turn().await
     }
 
-    /// Waits while the upstream is starting for the first time: what it listed before the last stop may be called
-    /// before it is there again.
+    /// Waits while the upstream is starting for the first time: what it listed before the last stop, or what the one
+    /// before it did in whose place it is, may be called before it is there.
     async fn settled(&self) {
         if !matches!(*self.shared.status.borrow(), Status::Starting) {
             return;
@@ -403,16 +399,6 @@ impl Upstream {
             (Route::Main(connection), _) => self.complain(connection.about().epoch, failure),
             (Route::Beside(lease), Failure::Stale(_) | Failure::Unsent(_)) => lease.spoil(),
             (Route::Beside(_), _) => {}
-        }
-    }
-
-    /// Waits a moment for the first connection: whoever stands in the place of another is asked before it has one.
-    async fn started(&self) {
-        if self.shared.links.borrow().is_none() {
-            let mut status = self.shared.status.clone();
-            let settled = status.wait_for(|status| !matches!(status, Status::Starting));
-            // Whoever takes longer is told of as it is.
-            let _ = timeout(START, settled).await;
         }
     }
 
