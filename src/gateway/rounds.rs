@@ -54,7 +54,7 @@ impl Guest {
             return rounds_over(self.ask_about_task(ask, caller).await?);
         }
         let target = self.find(&ask, caller.revision).await?;
-        let upstream = &self.gateway.upstreams[&target.upstream];
+        let upstream = self.generation.upstream(&target.upstream);
         let era = era_of(upstream);
         // Spec 2026-07-28, multi round-trip requests: there are no rounds but in these three.
         let has_rounds = ask.method != Method::Complete;

@@ -70,15 +70,34 @@ struct Shared {
     calls: Calls,
 }
 
+/// Nobody asks it anything any more, and nothing that was asked is under way.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
 impl Upstream {
-    /// Starts the task that keeps the upstream connected until `stop`.
+    /// Starts the task that keeps the upstream connected until `stop`, or until nobody holds the handle and nothing
+    /// that was asked with it is under way.
     pub fn start(
         settings: Settings,
         dial: Arc<dyn Dial>,
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let settings = Arc::new(settings);
+        Self::start_after(None, settings, dial, tasks, &stop)
+    }
+
+    /// The same in the place of another one of this name: what its clients have subscribed to is subscribed to here.
+    pub fn start_after(
+        before: Option<&Self>,
+        settings: Settings,
+        dial: Arc<dyn Dial>,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Self {
+        let (settings, stop) = (Arc::new(settings), stop.child_token());
         let (link_sender, links) = watch::channel(None);
         let (status_sender, status) = watch::channel(Status::Starting);
         let (change_sender, changes) = watch::channel(Changes::default());
@@ -87,7 +106,10 @@ impl Upstream {
         let opener = Opener::new(Arc::clone(&settings), dial, Arc::clone(&vitals), tasks.clone());
         let opener = Arc::new(opener);
         let further = Links::new(Arc::clone(&settings), Arc::clone(&opener), change_sender.clone());
-        let interest = Interest::new(settings.name.clone());
+        let interest = match before {
+            Some(before) => Arc::clone(&before.shared.interest),
+            None => Interest::new(settings.name.clone()),
+        };
         let board = Board {
             name: settings.name.clone(),
             links: link_sender,
@@ -141,6 +163,21 @@ impl Upstream {
     /// What the upstream is called.
     pub fn name(&self) -> &UpstreamName {
         &self.shared.settings.name
+    }
+
+    /// Whether it runs on these settings.
+    pub fn runs_on(&self, settings: &Settings) -> bool {
+        *self.shared.settings == *settings
+    }
+
+    /// Whether this is the same upstream, and not another one of its name.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// What stops it, whoever still holds it.
+    pub fn stop(&self) -> CancellationToken {
+        self.shared.stop.clone()
     }
 
     /// Whether Weir is not ready while it is not up.
@@ -260,8 +297,8 @@ impl Upstream {
         self.turn().await
     }
 
-    /// Waits while the upstream is starting for the first time: what it listed before the last stop may be called
-    /// before it is there again.
+    /// Waits while the upstream is starting for the first time: what it listed before the last stop, or what the one
+    /// before it did in whose place it is, may be called before it is there.
     async fn settled(&self) {
         if !matches!(*self.shared.status.borrow(), Status::Starting) {
             return;
@@ -310,7 +347,7 @@ impl Upstream {
             connection.call(call, questions, sent, settings).await
         });
         let (reply, route) = done.await?;
-        Ok(route.outlast(reply))
+        Ok(route.outlast(&self, reply))
     }
 
     /// Does `send` over the connection that is for this caller; once more over the next one if it was
@@ -427,21 +464,17 @@ impl Route {
         }
     }
 
-    /// The reply; the connection is in use until it has arrived.
-    fn outlast(self, reply: Reply) -> Reply {
-        match (self, reply) {
-            (
-                Self::Beside(lease),
-                Reply { era, outcome: Outcome::Result(Body::Arriving(pieces)) },
-            ) => {
-                let held = pieces.map(move |piece| {
-                    let _in_use = &lease;
-                    piece
-                });
-                Reply { era, outcome: Outcome::Result(Body::Arriving(held.boxed())) }
-            }
-            (_, reply) => reply,
-        }
+    /// The reply; the connection, and with it the upstream, is in use until it has arrived.
+    fn outlast(self, upstream: &Upstream, reply: Reply) -> Reply {
+        let Reply { era, outcome: Outcome::Result(Body::Arriving(pieces)) } = reply else {
+            return reply;
+        };
+        let in_use = (self, upstream.clone());
+        let held = pieces.map(move |piece| {
+            let _in_use = &in_use;
+            piece
+        });
+        Reply { era, outcome: Outcome::Result(Body::Arriving(held.boxed())) }
     }
 }
 
