@@ -3,11 +3,14 @@
 //! The order of closing is the order of a request, from the door inward: doors stop taking requests,
 //! what is under way ends, and only then do the upstreams lose their connections.
 
+mod changes;
 mod fetch;
+mod reload;
 mod settings;
+mod watch;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -16,8 +19,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::{self, Audit, Target};
 use crate::catalog::Catalog;
-use crate::config::Config;
-use crate::downstream::Door;
+use crate::config::{Config, Report};
+use crate::downstream::Doors;
 use crate::gateway::Gateway;
 use crate::mcp::call::Caller;
 use crate::ops::{self, Ops};
@@ -26,24 +29,55 @@ use crate::policy::tokens::Fetch;
 use crate::upstream::Upstream;
 use crate::upstream::dial::Dial;
 
+use reload::Reload;
+pub use reload::{Outcome, Reloader};
+pub use watch::Files;
+
 pub(crate) use settings::{naming, outlet, role, rules};
 
 /// The running house.
 pub struct App {
-    gateway: Arc<Gateway>,
-    door: Arc<Door>,
-    doors: TaskTracker,
-    leaving: CancellationToken,
-    stop_doors: CancellationToken,
-    upstreams: TaskTracker,
-    stop_upstreams: CancellationToken,
+    rooms: Arc<Rooms>,
     /// Tells operators until all else has ended.
     ops: TaskTracker,
     stop_ops: CancellationToken,
     /// Writes until all else has ended.
     log: TaskTracker,
     stop_log: CancellationToken,
+}
+
+/// The rooms, and what they are built with: once, and again where the configuration changes.
+struct Rooms {
+    gateway: Arc<Gateway>,
+    door: Arc<Doors>,
+    doors: TaskTracker,
+    leaving: CancellationToken,
+    stop_doors: CancellationToken,
+    upstreams: TaskTracker,
+    stop_upstreams: CancellationToken,
     dial: Arc<dyn Dial>,
+    /// What the one client declared, where there is one in all.
+    sole: Option<Caller>,
+    /// Where keys of identity providers are fetched with, once a door is open at which tokens are shown.
+    fetch: OnceLock<Arc<dyn Fetch>>,
+    /// What holds: as far as it could be taken up.
+    config: Mutex<Arc<Config>>,
+}
+
+impl Rooms {
+    fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn hold(&self, config: Config) {
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+
+    fn keep_keys(&self) {
+        if let Some(fetch) = self.fetch.get() {
+            self.gateway.keep_keys(fetch, &self.doors, &self.stop_doors);
+        }
+    }
 }
 
 impl App {
@@ -64,7 +98,7 @@ impl App {
         let (doors, stop_doors) = (TaskTracker::new(), CancellationToken::new());
         let (upstreams, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
         let start = |settings| {
-            Upstream::start(settings, Arc::clone(&dial), &upstreams, stop_upstreams.child_token())
+            Upstream::start(settings, Arc::clone(&dial), &upstreams, stop_upstreams.clone())
         };
         let gateway = Gateway::open(
             Policy::new(settings::policy(config)),
@@ -84,10 +118,8 @@ impl App {
             settings.audit = audit;
             log_task.spawn(writer.run(stop_log.clone()));
         }
-        let door = Door::new(Arc::clone(&gateway), settings, doors.clone(), stop_doors.clone());
-        let log = log_task;
-        let (ops, stop_ops) = (TaskTracker::new(), CancellationToken::new());
-        Self {
+        let door = Doors::new(Arc::clone(&gateway), settings, doors.clone(), stop_doors.clone());
+        let rooms = Rooms {
             gateway,
             door,
             doors,
@@ -95,12 +127,42 @@ impl App {
             stop_doors,
             upstreams,
             stop_upstreams,
-            ops,
-            stop_ops,
-            log,
-            stop_log,
             dial,
-        }
+            sole: sole.cloned(),
+            fetch: OnceLock::new(),
+            config: Mutex::new(Arc::new(config.clone())),
+        };
+        let (ops, stop_ops) = (TaskTracker::new(), CancellationToken::new());
+        Self { rooms: Arc::new(rooms), ops, stop_ops, log: log_task, stop_log }
+    }
+
+    /// Makes it possible to reload the configuration, by what `read` gives, until the doors end.
+    pub fn reloader(
+        &self,
+        read: impl Fn(&CancellationToken) -> Result<Config, Report> + Send + Sync + 'static,
+    ) -> Reloader {
+        let (reloader, task) = Reload::new(Arc::clone(&self.rooms), Arc::new(read));
+        self.spawn_beside(task.run(self.rooms.stop_doors.clone()));
+        reloader
+    }
+
+    /// Reloads the configuration whenever its files have changed, until the doors end.
+    pub fn follow(&self, files: Files, reloader: &Reloader) {
+        let (rooms, stop) = (Arc::clone(&self.rooms), self.rooms.stop_doors.clone());
+        self.spawn_beside(files.follow(rooms, reloader.clone(), stop));
+    }
+
+    /// Runs something beside the doors until they end; nobody waits for it.
+    pub fn spawn_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.rooms.stop_doors.clone();
+        self.rooms.upstreams.spawn(async move {
+            let _: Option<()> = stop.run_until_cancelled(work).await;
+        });
+    }
+
+    /// The configuration that holds, as far as it could be taken up without a restart.
+    pub fn config(&self) -> Arc<Config> {
+        self.rooms.config()
     }
 
     /// Opens the audit log of a configuration, and writes its first line: whoever starts should hear of it if that
@@ -125,61 +187,58 @@ impl App {
     /// Fetches the keys of the identity providers, and keeps them until the doors end. For doors at which tokens
     /// are shown; without it none is good.
     pub fn keep_keys(&self) {
-        let fetch: Arc<dyn Fetch> = Arc::new(fetch::Fetcher(Arc::clone(&self.dial)));
-        self.gateway.keep_keys(&fetch, &self.doors, &self.stop_doors);
+        let fetch = || Arc::new(fetch::Fetcher(Arc::clone(&self.rooms.dial))) as Arc<dyn Fetch>;
+        self.rooms.fetch.get_or_init(fetch);
+        self.rooms.keep_keys();
     }
 
     /// Lets operators look at the house until its last room is closed.
     pub fn show(&self, listener: TcpListener, settings: ops::Settings) {
-        let ops = Ops::new(Arc::clone(&self.gateway), Arc::clone(&self.door), settings);
+        let (gateway, door) = (Arc::clone(&self.rooms.gateway), Arc::clone(&self.rooms.door));
+        let ops = Ops::new(gateway, door, self.rooms.leaving.clone(), settings);
         let (tasks, stop) = (self.ops.clone(), self.stop_ops.clone());
         self.ops.spawn(ops::serve(listener, ops, tasks, stop));
     }
 
     /// What the doors lead to.
     pub fn gateway(&self) -> &Arc<Gateway> {
-        &self.gateway
+        &self.rooms.gateway
     }
 
     /// What connections are served with.
-    pub fn door(&self) -> &Arc<Door> {
-        &self.door
+    pub fn door(&self) -> &Arc<Doors> {
+        &self.rooms.door
     }
 
     /// Opens a door: runs it until [`App::stop_doors`], and [`App::drained`] waits for it.
     pub fn spawn_door(&self, door: impl Future<Output = ()> + Send + 'static) {
-        self.doors.spawn(door);
+        self.rooms.doors.spawn(door);
     }
 
-    /// Tells whoever asks that this house is about to close; all goes on as before.
+    /// Tells operators that this house is about to close, and not ready for new clients; all goes on as before.
     pub fn leave(&self) {
-        self.leaving.cancel();
-    }
-
-    /// Fires when the house is about to close: from then on it is not ready for new clients.
-    pub fn leaving(&self) -> &CancellationToken {
-        &self.leaving
+        self.rooms.leaving.cancel();
     }
 
     /// Ends the doors: no new requests; what is under way goes on until [`App::close`].
     pub fn stop_doors(&self) {
-        self.leaving.cancel();
-        self.stop_doors.cancel();
+        self.leave();
+        self.rooms.stop_doors.cancel();
     }
 
     /// Waits until the last request has ended. Never ends before [`App::stop_doors`] was called.
     pub async fn drained(&self) {
-        self.doors.close();
-        self.doors.wait().await;
+        self.rooms.doors.close();
+        self.rooms.doors.wait().await;
     }
 
     /// Stops every upstream and waits for their last task. Requests that are under way end with an
     /// error, which their clients get a moment to hear.
     pub async fn close(self) {
         self.stop_doors();
-        self.stop_upstreams.cancel();
-        self.upstreams.close();
-        self.upstreams.wait().await;
+        self.rooms.stop_upstreams.cancel();
+        self.rooms.upstreams.close();
+        self.rooms.upstreams.wait().await;
         let _ = tokio::time::timeout(LAST_WORDS, self.drained()).await;
         self.stop_ops.cancel();
         self.ops.close();

@@ -158,6 +158,9 @@ struct Writer {
 struct Source {
     /// Per kind; `None` until it is listed for the first time.
     shelves: [Option<Shelf>; 4],
+    /// Per kind: what the catalog before this one showed of it, until it is listed here. What stays as it was is the
+    /// same in both, so that who has seen it there sees no change.
+    former: [Vec<Arc<Target>>; 4],
     introduction: Introduction,
     /// Whether it is left out of all views for now.
     is_hidden: bool,
@@ -181,12 +184,34 @@ impl Catalog {
         }
     }
 
+    /// A catalog by other settings, of which no upstream has been listed either. What will be shown as it is here is
+    /// shared with this one.
+    pub fn then(&self, settings: Settings) -> Self {
+        let next = Self::new(settings);
+        {
+            let (mine, theirs) = (self.write(), &mut *next.write());
+            for (outlet, source) in next.settings.outlets.iter().zip(&mut theirs.sources) {
+                let was = self.settings.outlets.iter().position(|was| was.name == outlet.name);
+                let Some(was) = was.map(|at| &mine.sources[at]) else { continue };
+                source.former = std::array::from_fn(|kind| match &was.shelves[kind] {
+                    Some(shelf) => shelf.targets.clone(),
+                    None => was.former[kind].clone(),
+                });
+            }
+            theirs.tables = mine.tables.clone();
+        }
+        next
+    }
+
     /// Replaces what an upstream lists of one kind, and wakes who watches a view that shows it.
     pub fn publish(&self, upstream: &UpstreamName, kind: Kind, snapshot: Snapshot) {
         let Some(at) = self.place_of(upstream) else { return };
         let writer = &mut *self.write();
-        let place = &mut writer.sources[at].shelves[kind.index()];
-        let shelf = Shelf::stock(&self.settings, at, kind, snapshot, place.as_ref());
+        let source = &mut writer.sources[at];
+        let former = std::mem::take(&mut source.former[kind.index()]);
+        let place = &mut source.shelves[kind.index()];
+        let old = place.as_ref().map_or(&former, |shelf| &shelf.targets);
+        let shelf = Shelf::stock(&self.settings, at, kind, snapshot, old);
         let reported = place.as_ref().is_some_and(|old| old.problems == shelf.problems);
         if !reported && !shelf.problems.is_empty() {
             let problems = &shelf.problems;

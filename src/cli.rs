@@ -32,6 +32,7 @@ mod needed;
 mod output;
 mod pins;
 mod read;
+mod reloading;
 mod running;
 mod schema;
 mod sealing;

@@ -17,6 +17,7 @@ mod beside;
 mod bounds;
 mod calls;
 mod conversation;
+mod doors;
 mod encode;
 pub mod era;
 pub mod http;
@@ -45,8 +46,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::Audit;
 use crate::budget::Budget;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Generation, Guest};
+use crate::policy::{Arrival, Refusal};
 pub use bounds::{PerClient, Timeouts};
+pub use doors::Doors;
 use era::Versions;
 use http::Protection;
 use http::pair::Pairs;
@@ -92,8 +95,6 @@ pub struct Settings {
     pub max_headers: usize,
     /// How many bytes are held for all clients together.
     pub max_buffered: usize,
-    /// How many connections are served at a time; further ones wait in the kernel.
-    pub max_connections: usize,
     /// How long a client may take.
     pub timeouts: Timeouts,
     /// What one client may have at a time.
@@ -118,7 +119,6 @@ impl Default for Settings {
             protection: None,
             session_ttl: SESSION_TTL,
             sse_keepalive: SSE_KEEPALIVE,
-            max_connections: MAX_CONNECTIONS,
             max_head: MAX_HEAD_BYTES,
             max_headers: MAX_HEADERS,
             max_buffered: MAX_BUFFERED_BYTES,
@@ -129,15 +129,17 @@ impl Default for Settings {
     }
 }
 
-/// What all connections share.
+/// What all connections share, under one configuration.
 pub struct Door {
     gateway: Arc<Gateway>,
+    /// Whose rules hold here.
+    generation: Arc<Generation>,
     settings: Settings,
-    sessions: Sessions,
+    sessions: Arc<Sessions>,
     /// The clients of the HTTP+SSE pair.
     pairs: Pairs,
-    streams: Streams,
-    turns: Turns,
+    streams: Arc<Streams>,
+    turns: Arc<Turns>,
     /// What is held for clients: requests, and answers that they have not read.
     budget: Budget,
     /// Every task of this room runs on it, so that a drain can wait for them.
@@ -145,27 +147,27 @@ pub struct Door {
     /// Fires when the house closes: no new request, streams end, calls that somebody awaits go on.
     stop: CancellationToken,
     /// Somebody else serves at the same address from now on.
-    is_succeeded: AtomicBool,
+    is_succeeded: Arc<AtomicBool>,
 }
 
 impl Door {
-    /// Makes the front doors of `gateway`. Nothing runs yet.
-    pub fn new(
+    fn new(
         gateway: Arc<Gateway>,
         settings: Settings,
         tasks: TaskTracker,
         stop: CancellationToken,
-    ) -> Arc<Self> {
-        let meters = gateway.meters();
+    ) -> Self {
+        let (meters, generation) = (gateway.meters(), gateway.now());
         let sessions = Sessions::new(settings.session_ttl, settings.per_client.sessions)
             .counted(&meters.sessions, &meters.streams);
         let streams = Streams::new(settings.per_client.streams).counted(&meters.streams);
-        let turns = Turns::new(settings.per_client);
+        let (sessions, streams, pairs) = (Arc::new(sessions), Arc::new(streams), Pairs::default());
+        let turns = Arc::new(Turns::new(settings.per_client));
         let budget = Budget::new(settings.max_buffered);
-        let pairs = Pairs::default();
-        let is_succeeded = AtomicBool::new(false);
-        Arc::new(Self {
+        let is_succeeded = Arc::default();
+        Self {
             gateway,
+            generation,
             settings,
             sessions,
             pairs,
@@ -175,7 +177,34 @@ impl Door {
             tasks,
             stop,
             is_succeeded,
-        })
+        }
+    }
+
+    /// The door to another generation, with everybody who is in, and with all that they hold.
+    fn then(&self, generation: Arc<Generation>, settings: Settings) -> Self {
+        let PerClient { sessions, streams, .. } = settings.per_client;
+        self.sessions.keep_for(settings.session_ttl);
+        self.sessions.limit(sessions);
+        self.streams.limit(streams);
+        self.turns.limit(settings.per_client);
+        Self {
+            gateway: Arc::clone(&self.gateway),
+            generation,
+            settings: Settings { audit: self.settings.audit.clone(), ..settings },
+            sessions: Arc::clone(&self.sessions),
+            pairs: self.pairs.clone(),
+            streams: Arc::clone(&self.streams),
+            turns: Arc::clone(&self.turns),
+            budget: self.budget.clone(),
+            tasks: self.tasks.clone(),
+            stop: self.stop.clone(),
+            is_succeeded: Arc::clone(&self.is_succeeded),
+        }
+    }
+
+    /// Lets a client in.
+    async fn enter(&self, arrival: Arrival<'_>) -> Result<Guest, Refusal> {
+        self.gateway.enter_under(&self.generation, arrival).await
     }
 
     /// Every path that is served over HTTP, and what is there.
@@ -188,17 +217,6 @@ impl Door {
     /// The path of the MCP endpoint.
     pub fn path(&self) -> &str {
         &self.settings.path
-    }
-
-    /// Whether the house closes: it is not ready for new clients.
-    pub fn is_closing(&self) -> bool {
-        self.stop.is_cancelled()
-    }
-
-    /// Tells that somebody else serves at the same address. A connection that is open when the house closes is then
-    /// served once more instead of being refused; its client finds the other one when it connects again.
-    pub fn succeed(&self) {
-        self.is_succeeded.store(true, Ordering::Release);
     }
 
     /// Whether new requests are refused.
@@ -219,7 +237,6 @@ impl Door {
 
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
-const MAX_CONNECTIONS: usize = 10_000;
 const SESSION_TTL: Duration = Duration::from_secs(30 * 60);
 const SSE_KEEPALIVE: Duration = Duration::from_secs(15);
 const MAX_HEAD_BYTES: usize = 16 * 1024;

@@ -8,8 +8,11 @@
 
 mod admission;
 mod asked;
+mod entering;
 pub mod fault;
 mod first_list;
+mod generation;
+mod held;
 mod kept;
 pub mod listen;
 mod meters;
@@ -20,10 +23,9 @@ mod rounds;
 mod subscriptions;
 mod tasks;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -44,15 +46,17 @@ use crate::pins::Pins;
 use crate::policy::limits::Permit;
 use crate::policy::role::Role;
 use crate::policy::tokens::Fetch;
-use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
+use crate::policy::{Policy, Principal};
 use crate::upstream::{self, Upstream};
 pub use asked::{Asked, Went};
+pub(crate) use entering::Standing;
+use entering::Way;
 pub use fault::Fault;
 use first_list::FirstList;
+pub use generation::{Generation, Parts};
 pub use listen::{Listen, News};
 pub use meters::{End, Hit, Meters, Reason, Timing};
 use parking::Parking;
-use refresh::Refresh;
 pub use rounds::Round;
 pub use subscriptions::{MAX_SUBSCRIPTIONS, Subscribed, Subscriptions};
 use tasks::Handles;
@@ -61,15 +65,17 @@ use tasks::Handles;
 const LIST_TTL: Duration = Duration::from_secs(60);
 
 /// The whole house behind the doors: who may enter, what they see, and who answers.
+///
+/// It lives as long as the process. What a configuration decides is a [`Generation`], which is replaced; what is here
+/// outlives that.
 pub struct Gateway {
-    policy: Policy,
-    catalog: Arc<Catalog>,
-    upstreams: HashMap<UpstreamName, Upstream>,
-    sentries: Arc<Sentries>,
+    current: watch::Sender<Arc<Generation>>,
     first_list: FirstList,
     /// Calls that wait for clients without a conversation.
     parking: Parking<Asked>,
     handles: Arc<Handles>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
     meters: Arc<Meters>,
 }
 
@@ -86,7 +92,10 @@ pub struct Sentries {
 #[derive(Clone)]
 pub struct Guest {
     gateway: Arc<Gateway>,
+    /// What decides about its request, from the first to the last.
+    generation: Arc<Generation>,
     principal: Principal,
+    way: Way,
     /// Where its connection comes from, if it comes over a network.
     from: Option<IpAddr>,
     /// What the client may see, as it changes.
@@ -125,92 +134,31 @@ impl Gateway {
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Arc<Self> {
-        let (catalog, sentries) = (Arc::new(catalog), Arc::new(sentries));
-        let first_list = FirstList::new();
-        for upstream in &upstreams {
-            let settled = first_list.wait_for(upstream.name());
-            let refresh = Refresh::new(
-                upstream.clone(),
-                Arc::clone(&catalog),
-                Arc::clone(&sentries),
-                settled,
-            );
-            tasks.spawn(refresh.run(stop.clone()));
-        }
-        let upstreams = upstreams.into_iter().map(|upstream| (upstream.name().clone(), upstream));
-        let upstreams = upstreams.collect();
-        let (parking, handles) = (Parking::new(), Arc::new(Handles::new()));
-        let meters = Arc::default();
-        let gateway =
-            Self { policy, catalog, upstreams, sentries, first_list, parking, handles, meters };
-        let gateway = Arc::new(gateway);
+        let parts = Parts { policy, catalog, upstreams, sentries };
+        let gateway = Arc::new(Self {
+            current: watch::Sender::new(Arc::new(Generation::new(parts, None))),
+            first_list: FirstList::new(),
+            parking: Parking::new(),
+            handles: Arc::new(Handles::new()),
+            tasks: tasks.clone(),
+            stop: stop.clone(),
+            meters: Arc::default(),
+        });
+        gateway.begin();
         let (parking, ending) = (Arc::clone(&gateway), stop.clone());
         tasks.spawn(async move { parking.parking.sweep(&ending).await });
-        let (sentries, ending) = (Arc::clone(&gateway.sentries), stop.clone());
-        tasks.spawn(async move { sentries.pins.follow(&ending).await });
+        tasks.spawn(follow_pins(gateway.current.subscribe(), stop.clone()));
         gateway
     }
 
-    /// Keeps the keys of the identity providers, on tasks of their own until `stop`.
+    /// Keeps the keys of the identity providers, on tasks of their own until `stop`: of those that have none yet.
     pub fn keep_keys(&self, fetch: &Arc<dyn Fetch>, tasks: &TaskTracker, stop: &CancellationToken) {
-        self.policy.keep_keys(fetch, tasks, stop);
-    }
-
-    /// Lets a client in, before a byte of its request is read.
-    pub async fn enter(self: &Arc<Self>, arrival: Arrival<'_>) -> Result<Guest, Refusal> {
-        let anonymous = matches!(arrival.credentials, Credentials::None);
-        let principal = self.policy.enter(arrival, SystemTime::now()).await?;
-        Ok(Guest { from: arrival.from, ..self.guest(principal, anonymous) })
-    }
-
-    /// Lets in a client by its name, for whoever holds the program and its configuration.
-    pub fn enter_as(self: &Arc<Self>, client: &str) -> Option<Guest> {
-        Some(self.guest(self.policy.principal(client)?, false))
-    }
-
-    /// Lets in the client at the other end of `weir stdio`, under a role.
-    pub fn enter_locally(self: &Arc<Self>, role: &str) -> Guest {
-        self.guest(Principal::new("local", role), self.policy.is_open())
-    }
-
-    /// Lets in whoever holds the program and its configuration: nothing is hidden.
-    pub fn enter_as_operator(self: &Arc<Self>) -> Guest {
-        // No role of the configuration can have this name.
-        let principal = Principal::new("operator", "*");
-        let view = Arc::clone(&principal.role);
-        let guest = self.with_role(principal, Role::everything().into(), &view, true);
-        Guest { is_limited: false, ..guest }
-    }
-
-    fn guest(self: &Arc<Self>, principal: Principal, anonymous: bool) -> Guest {
-        let (role, view) = self.policy.role_and_view(&principal);
-        self.with_role(principal, role, &view, anonymous)
-    }
-
-    fn with_role(
-        self: &Arc<Self>,
-        principal: Principal,
-        role: Arc<Role>,
-        view: &str,
-        anonymous: bool,
-    ) -> Guest {
-        let public = anonymous && *role == Role::everything();
-        let filter: Arc<dyn Filter> = Arc::new(ByRole(role));
-        let view = self.catalog.view(view, &filter);
-        Guest {
-            gateway: Arc::clone(self),
-            principal,
-            from: None,
-            view,
-            public,
-            is_limited: true,
-            record: Record::off(),
-        }
+        self.now().policy.keep_keys(fetch, tasks, stop);
     }
 
     /// The upstreams, in no order.
-    pub fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
-        self.upstreams.values()
+    pub fn upstreams(&self) -> Vec<Upstream> {
+        self.now().upstreams().cloned().collect()
     }
 
     /// What is counted.
@@ -220,25 +168,28 @@ impl Gateway {
 
     /// The limits that have refused anything: the number in the configuration, what it says, and how often.
     pub fn limits_hit(&self) -> Vec<(usize, String, Hit)> {
-        let limits = self.policy.limits();
+        let now = self.now();
         let hits = self.meters.limits().into_iter();
-        hits.filter_map(|(number, hit)| Some((number, limits.get(number)?.to_string(), hit)))
-            .collect()
+        hits.filter_map(|(number, hit)| {
+            Some((number, now.policy.limits().get(number)?.to_string(), hit))
+        })
+        .collect()
     }
 
     /// What was found in what passes, by upstream.
-    pub fn findings(&self) -> impl Iterator<Item = (&UpstreamName, guard::Counts)> {
-        self.sentries.guard.counts()
+    pub fn findings(&self) -> Vec<(UpstreamName, guard::Counts)> {
+        let now = self.now();
+        now.sentries.guard.counts().map(|(name, counts)| (name.clone(), counts)).collect()
     }
 
-    /// Which definitions were approved, and what is different now.
-    pub fn pins(&self) -> &Pins {
-        &self.sentries.pins
+    /// Who looks at what passes.
+    pub fn sentries(&self) -> Arc<Sentries> {
+        Arc::clone(&self.now().sentries)
     }
 
     /// What was left out of the lists, and why.
     pub fn problems(&self) -> Vec<(UpstreamName, Kind, catalog::Problems)> {
-        self.catalog.problems()
+        self.now().catalog.problems()
     }
 
     /// Waits until each upstream has been listed or has failed once.
@@ -352,7 +303,7 @@ impl Guest {
     }
 
     async fn send(&self, target: &Target, ask: Ask, caller: Caller) -> Result<Went, Fault> {
-        let guard = &self.gateway.sentries.guard;
+        let guard = &self.generation.sentries.guard;
         let admitted =
             guard.admit(&target.upstream, ask.method, target.declared.as_ref(), &ask.params);
         admitted.map_err(|bad| {
@@ -387,9 +338,10 @@ impl Guest {
             restore_related(&mut call.params, dressing);
             call.caller.notes = call.caller.notes.naming(Arc::new(dressing.clone()));
         }
-        let watch = self.gateway.sentries.guard.watch(name, call.method, target.kind, &target.key);
+        let watch =
+            self.generation.sentries.guard.watch(name, call.method, target.kind, &target.key);
         let watch = watch.map(|watch| Box::new((watch, self.record.clone())));
-        let upstream = &self.gateway.upstreams[name];
+        let upstream = self.generation.upstream(name);
         let counting = self.gateway.meters.begin_call(upstream.calls(), call.method);
         let called = upstream.call(call).await;
         counting.end(&called);
@@ -421,8 +373,7 @@ impl Guest {
     /// Waits for changes of what this guest can see with a client of this revision, from now on, and of what it
     /// subscribes to.
     pub fn listen(&self, subscriptions: &Arc<Subscriptions>, revision: Revision) -> Listen {
-        let (view, subscriptions) = (self.view.clone(), Arc::clone(subscriptions));
-        Listen::new(view, Form::of(revision), subscriptions, Instant::now())
+        Listen::new(self, Form::of(revision), Arc::clone(subscriptions), Instant::now())
     }
 }
 
@@ -449,6 +400,25 @@ fn fault(upstream: &UpstreamName, cause: upstream::Error) -> Fault {
     match cause {
         upstream::Error::Busy { retry_after } => Fault::TooBusy { retry_after },
         cause => Fault::Upstream { upstream: upstream.clone(), cause },
+    }
+}
+
+/// Reads the lock file of the definitions that were approved whenever it has changed, until `stop`.
+async fn follow_pins(mut current: watch::Receiver<Arc<Generation>>, stop: CancellationToken) {
+    loop {
+        let sentries = Arc::clone(&current.borrow_and_update().sentries);
+        let following = async {
+            sentries.pins.follow(&stop).await;
+            // Nothing to follow under this configuration.
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = following => {}
+            changed = current.changed() => if changed.is_err() {
+                return;
+            },
+        }
     }
 }
 

@@ -155,14 +155,21 @@ pub struct Guard {
 struct Post {
     upstream: UpstreamName,
     rules: Rules,
-    tally: Tally,
+    tally: Arc<Tally>,
 }
 
 impl Guard {
     /// A guard with the rules of each upstream; one that is not named is not guarded.
     pub fn new(rules: impl IntoIterator<Item = (UpstreamName, Rules)>) -> Self {
+        Self::default().then(rules)
+    }
+
+    /// A guard with other rules, which goes on with what this one has counted.
+    pub fn then(&self, rules: impl IntoIterator<Item = (UpstreamName, Rules)>) -> Self {
         let post = |(upstream, rules): (UpstreamName, Rules)| {
-            (upstream.clone(), Arc::new(Post { upstream, rules, tally: Tally::default() }))
+            let tally = self.posts.get(&upstream).map(|post| Arc::clone(&post.tally));
+            let tally = tally.unwrap_or_default();
+            (upstream.clone(), Arc::new(Post { upstream, rules, tally }))
         };
         Self { posts: rules.into_iter().map(post).collect() }
     }

@@ -21,10 +21,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::audit::Audit;
 use crate::downstream::origin::AllowedHost;
-use crate::downstream::{self, Door};
+use crate::downstream::{self, Doors};
 use crate::gateway::Gateway;
 use crate::secret::Secret;
 pub use answer::Route;
@@ -50,7 +51,9 @@ pub struct Settings {
 /// Everything that is looked at.
 pub struct Ops {
     gateway: Arc<Gateway>,
-    door: Arc<Door>,
+    door: Arc<Doors>,
+    /// Fires when the house is about to close.
+    leaving: CancellationToken,
     settings: Settings,
     /// What Host and Origin are judged by.
     hosts: downstream::Settings,
@@ -59,14 +62,19 @@ pub struct Ops {
 }
 
 impl Ops {
-    /// Begins to look at a house that has just been opened.
-    pub fn new(gateway: Arc<Gateway>, door: Arc<Door>, settings: Settings) -> Arc<Self> {
+    /// Begins to look at a house that has just been opened. It is not ready any more once `leaving` fires.
+    pub fn new(
+        gateway: Arc<Gateway>,
+        door: Arc<Doors>,
+        leaving: CancellationToken,
+        settings: Settings,
+    ) -> Arc<Self> {
         let hosts = downstream::Settings {
             loopback: settings.loopback,
             allowed_hosts: settings.allowed_hosts.clone(),
             ..downstream::Settings::default()
         };
         let (begun, started) = (Instant::now(), SystemTime::now());
-        Arc::new(Self { gateway, door, settings, hosts, begun, started })
+        Arc::new(Self { gateway, door, leaving, settings, hosts, begun, started })
     }
 }

@@ -79,7 +79,8 @@ pub struct Difference {
 pub struct Pins {
     modes: HashMap<UpstreamName, Mode>,
     file: Option<PathBuf>,
-    state: Mutex<State>,
+    /// Goes over to whatever pins come next.
+    state: Arc<Mutex<State>>,
     /// Ticks when something else is approved than before.
     approved: watch::Sender<u64>,
     hasher: RandomState,
@@ -127,9 +128,28 @@ impl Pins {
         let pins = Self {
             modes: modes.collect(),
             file: settings.file,
-            state: Mutex::default(),
+            state: Arc::default(),
             approved: watch::Sender::new(0),
             hasher: RandomState::new(),
+        };
+        if !pins.modes.is_empty() {
+            pins.reload();
+        }
+        pins
+    }
+
+    /// Pins by other settings, which know what these have seen, if they are about the same file.
+    pub fn then(&self, settings: Settings) -> Self {
+        if settings.file != self.file {
+            return Self::open(settings);
+        }
+        let modes = settings.modes.into_iter().filter(|(_, mode)| *mode != Mode::Off);
+        let pins = Self {
+            modes: modes.collect(),
+            file: settings.file,
+            state: Arc::clone(&self.state),
+            approved: self.approved.clone(),
+            hasher: self.hasher.clone(),
         };
         if !pins.modes.is_empty() {
             pins.reload();

@@ -14,6 +14,7 @@ pub mod role;
 pub mod tokens;
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -36,7 +37,25 @@ pub enum Credentials<'a> {
     /// A bearer token: one of Weir's API keys, or an access token of an identity provider.
     Bearer(&'a str),
     /// A certificate, proven in the TLS handshake.
-    Certificate(&'a Certificate),
+    Certificate(&'a Arc<Certificate>),
+}
+
+/// What somebody was let in with, to be judged again under other rules. Nobody could come in with it.
+#[derive(Debug, Clone)]
+pub enum Pass {
+    /// Nothing.
+    Nothing,
+    /// A key, of which this is the hash.
+    Key([u8; 32]),
+    /// A certificate.
+    Certificate(Arc<Certificate>),
+    /// An access token.
+    Token {
+        /// Which provider issued it, by a number that no other one ever has.
+        provider: u64,
+        /// When it ends.
+        until: SystemTime,
+    },
 }
 
 /// What is known of somebody at the door.
@@ -50,7 +69,9 @@ pub struct Arrival<'a> {
 }
 
 /// Who is asking. Two requests with equal principals come from the same client.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+///
+/// What it may use is no part of that: its role may be another one tomorrow, and it goes on with what it has begun.
+#[derive(Debug, Clone)]
 pub struct Principal {
     /// The client's name in the configuration; `<provider>/<user>` for who shows a token; `anonymous` for
     /// who shows nothing.
@@ -59,6 +80,20 @@ pub struct Principal {
     pub role: Arc<str>,
     /// The application that a token was issued to, if it says so.
     pub application: Option<Arc<str>>,
+}
+
+impl PartialEq for Principal {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, &self.application) == (&other.name, &other.application)
+    }
+}
+
+impl Eq for Principal {}
+
+impl Hash for Principal {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.name, &self.application).hash(state);
+    }
 }
 
 /// Why somebody is not let in. A client learns no more than that it was refused.
@@ -98,6 +133,8 @@ pub enum Refusal {
 pub struct Settings {
     /// The role of who shows no credentials; `None` lets nobody in without.
     pub anonymous_role: Option<String>,
+    /// The role of who holds the program.
+    pub local_role: String,
     /// The roles by name.
     pub roles: HashMap<String, Role>,
     /// The clients' keys.
@@ -114,6 +151,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Policy {
     anonymous: Option<Principal>,
+    local_role: Arc<str>,
     roles: Arc<Roles>,
     keys: Keys,
     certificates: Certificates,
@@ -158,36 +196,75 @@ impl Principal {
 impl Policy {
     /// Makes a policy. A role that a client names and nobody defines allows nothing.
     pub fn new(settings: Settings) -> Self {
+        Self::make(settings, None)
+    }
+
+    /// Makes a policy that comes after this one: limits that stay as they are have counted already, unknown
+    /// credentials stay counted, and providers that stay have told their keys.
+    pub fn then(&self, settings: Settings) -> Self {
+        Self::make(settings, Some(self))
+    }
+
+    fn make(settings: Settings, before: Option<&Self>) -> Self {
         let principal = |role: String| Principal::new(ANONYMOUS, role);
-        let roles = Arc::new(Roles::new(settings.roles));
+        let roles = Roles::new(settings.roles);
+        if let Some(before) = before {
+            roles.join_like(&before.roles);
+        }
+        let roles = Arc::new(roles);
+        let (limits, tokens) = match before {
+            None => {
+                (Limits::new(settings.limits), Tokens::new(settings.providers, Arc::clone(&roles)))
+            }
+            Some(before) => (
+                before.limits.then(settings.limits),
+                before.tokens.then(settings.providers, Arc::clone(&roles)),
+            ),
+        };
         Self {
             anonymous: settings.anonymous_role.map(principal),
+            local_role: settings.local_role.into(),
             keys: Keys::new(settings.keys),
             certificates: Certificates::new(settings.certificates),
-            limits: Limits::new(settings.limits),
-            tokens: Tokens::new(settings.providers, Arc::clone(&roles)),
+            limits,
+            tokens,
             roles,
         }
     }
 
     /// Keeps the keys of the identity providers, each on a task of its own, until `stop`. Without it no
-    /// access token is accepted.
+    /// access token is accepted. Does nothing for those that are kept already.
     pub fn keep_keys(&self, fetch: &Arc<dyn Fetch>, tasks: &TaskTracker, stop: &CancellationToken) {
         self.tokens.keep(fetch, tasks, stop);
     }
 
-    /// Tells who shows these credentials.
+    /// Ends the tasks of the identity providers that `next` does not have.
+    pub fn retire(&self, next: &Self) {
+        self.tokens.retire(&next.tokens);
+    }
+
+    /// Tells who shows these credentials, and with what it may be let in again.
     ///
     /// Wrong credentials are refused even where none are needed: a client with a mistyped key should
     /// hear of it and not wonder at what it can see.
-    pub async fn enter(&self, arrival: Arrival<'_>, now: SystemTime) -> Result<Principal, Refusal> {
+    pub async fn enter(
+        &self,
+        arrival: Arrival<'_>,
+        now: SystemTime,
+    ) -> Result<(Principal, Pass), Refusal> {
         let entered = match arrival.credentials {
-            Credentials::None => self.anonymous.clone().ok_or(Refusal::Missing),
+            Credentials::None => {
+                let anonymous = self.anonymous.clone().ok_or(Refusal::Missing);
+                anonymous.map(|principal| (principal, Pass::Nothing))
+            }
             Credentials::Bearer(token) if !self.tokens.is_empty() && tokens::is_token(token) => {
                 self.tokens.find(token, now).await
             }
             Credentials::Bearer(key) => self.keys.find(key, now),
-            Credentials::Certificate(certificate) => self.certificates.find(certificate, now),
+            Credentials::Certificate(certificate) => {
+                let found = self.certificates.find(certificate, now);
+                found.map(|principal| (principal, Pass::Certificate(Arc::clone(certificate))))
+            }
         };
         match entered {
             // Behind a proxy all clients have one address: whoever shows good credentials is let in even so.
@@ -203,6 +280,24 @@ impl Policy {
                 None => Refusal::Expired,
             }),
             entered => entered,
+        }
+    }
+
+    /// Tells who somebody is under these rules that was let in with `pass`, perhaps under others, as `before`.
+    pub fn again(
+        &self,
+        pass: &Pass,
+        before: &Principal,
+        now: SystemTime,
+    ) -> Result<Principal, Refusal> {
+        match pass {
+            Pass::Nothing => self.anonymous.clone().ok_or(Refusal::Missing),
+            Pass::Key(sha256) => self.keys.whose(sha256, now),
+            Pass::Certificate(certificate) => self.certificates.find(certificate, now),
+            Pass::Token { until, .. } if *until <= now => Err(Bad::Expired.into()),
+            Pass::Token { provider, .. } if !self.tokens.has(*provider) => Err(Bad::Issuer.into()),
+            // The provider says the same as before; what its roles may use is looked up by their names.
+            Pass::Token { .. } => Ok(before.clone()),
         }
     }
 
@@ -224,9 +319,19 @@ impl Policy {
         self.anonymous.is_some()
     }
 
+    /// The role of who holds the program.
+    pub fn local_role(&self) -> &Arc<str> {
+        &self.local_role
+    }
+
     /// What a principal may use.
     pub fn role(&self, principal: &Principal) -> Arc<Role> {
         self.roles.get(&principal.role).0
+    }
+
+    /// Whether the configuration has this role.
+    pub fn has_role(&self, name: &str) -> bool {
+        self.roles.has(name)
     }
 
     /// The same, and the name of the view that it has: roles with the same rules have the same.
@@ -249,16 +354,16 @@ mod tests {
         let roles = HashMap::from([("local".to_owned(), Role::everything())]);
         let anonymous_role = Some("local".to_owned());
         let open = Policy::new(Settings { anonymous_role, roles, ..Settings::default() });
-        let principal =
+        let (principal, _) =
             open.enter(shows(Credentials::None), SystemTime::now()).await.expect("open");
         assert_eq!((&*principal.name, &*principal.role), ("anonymous", "local"));
         assert_eq!(open.role(&principal).prompts, Rules::everything());
         let wrong = open.enter(shows(Credentials::Bearer("nonsense")), SystemTime::now()).await;
-        assert_eq!(wrong, Err(Refusal::Unknown));
+        assert_eq!(wrong.err(), Some(Refusal::Unknown));
 
         let closed = Policy::new(Settings::default());
         let refused = closed.enter(shows(Credentials::None), SystemTime::now()).await;
-        assert_eq!(refused, Err(Refusal::Missing));
+        assert_eq!(refused.err(), Some(Refusal::Missing));
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub use report::Report;
 pub use subscriptions::{Subscribed, Subscription};
 
 /// What an upstream runs on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// What it is called here.
     pub name: UpstreamName,
@@ -195,7 +195,7 @@ pub enum Sharing {
 }
 
 /// Where an upstream is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Source {
     /// The built-in prompt library.
     Library {

@@ -18,6 +18,8 @@ mod operating;
 mod pins;
 #[path = "cli/reading.rs"]
 mod reading;
+#[path = "cli/reloading.rs"]
+mod reloading;
 #[path = "cli/secrets.rs"]
 mod secrets;
 #[path = "cli/securing.rs"]

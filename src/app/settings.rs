@@ -10,13 +10,11 @@ use hyper::Uri;
 use crate::downstream::era::Versions;
 use crate::downstream::http::Protection;
 use crate::gateway::Sentries;
-use crate::guard::Guard;
 use crate::mcp::call::Caller;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use crate::mcp::revision::{Era, Revision};
-use crate::pins::Pins;
 use crate::policy::certificates::Holder;
 use crate::policy::keys::Key;
 use crate::policy::role::Role;
@@ -50,6 +48,7 @@ pub(super) fn policy(config: &config::Config) -> policy::Settings {
     };
     policy::Settings {
         anonymous_role: config.auth.anonymous.then(|| config.auth.anonymous_role.clone()),
+        local_role: config.auth.anonymous_role.clone(),
         roles: roles.collect(),
         keys: config.clients.iter().map(key).collect(),
         certificates: config.clients.iter().map(holder).collect(),
@@ -126,11 +125,16 @@ pub(super) fn upstream(
 
 /// Who looks at what passes.
 pub(super) fn sentries(config: &config::Config) -> Sentries {
+    sentries_after(config, &Sentries::default())
+}
+
+/// The same, going on with what those before have seen and counted.
+pub(super) fn sentries_after(config: &config::Config, before: &Sentries) -> Sentries {
     let upstreams = || config.upstreams.iter().map(|upstream| (name(&upstream.name), upstream));
     let guard = upstreams().map(|(name, upstream)| (name, upstream.guard.clone()));
     let modes = upstreams().map(|(name, upstream)| (name, upstream.pinning));
     let pins = pins::Settings { modes: modes.collect(), file: Some(config.lock_file.clone()) };
-    Sentries { guard: Guard::new(guard), pins: Pins::open(pins) }
+    Sentries { guard: before.guard.then(guard), pins: before.pins.then(pins) }
 }
 
 /// What `[audit]` says; an error if there is no folder for its file.
@@ -172,7 +176,6 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         max_head: server.max_head,
         max_headers: server.max_headers,
         max_buffered: server.max_buffered,
-        max_connections: server.max_connections,
         timeouts: server.timeouts,
         per_client: server.per_client,
         versions: Versions::new(versions).expect(CHECKED),
@@ -454,7 +457,7 @@ transport = "sse"
         let hosts = ["weir.lan", "mcp.lan"].map(|host| host.parse().expect("a host"));
         assert_eq!(settings.allowed_hosts, hosts);
         assert_eq!(settings.allowed_origins, ["https://app.lan".parse().expect("an origin")]);
-        assert_eq!((settings.max_body, settings.max_connections), (1 << 20, 11));
+        assert_eq!(settings.max_body, 1 << 20);
         assert!(settings.versions.has(Revision::V2025_06_18) && !settings.versions.has_modern());
         assert_eq!((settings.legacy_sse, settings.public_prefix.as_str()), (true, "/weir"));
         assert!(settings.resumable);

@@ -21,6 +21,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
 use crate::moment::push_millis;
+use crate::trail;
 
 /// What there is to tell.
 #[derive(Debug, Clone)]
@@ -95,6 +96,56 @@ pub struct Told {
     pub(super) trace: Option<Box<str>>,
     /// As JSON.
     pub(super) arguments: Option<Box<str>>,
+}
+
+/// A text as one of these, if it is one: then nothing is copied.
+pub(super) fn word(common: &[&'static str], text: &str) -> Word {
+    let known = common.iter().find(|it| **it == text);
+    known.map_or_else(|| Word::from(text.to_owned()), |it| Word::from(*it))
+}
+
+/// The methods that most lines are about, the commonest first.
+pub(super) const COMMON_METHODS: [&str; 7] = [
+    "tools/call",
+    "prompts/get",
+    "resources/read",
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "completion/complete",
+];
+
+impl Told {
+    /// Said when it is asked for, and once more when it is found.
+    pub(super) fn name_it(&mut self, name: &str) {
+        if self.name.as_deref() != Some(name) {
+            self.name = Some(name.into());
+        }
+    }
+
+    pub(super) fn of(who: Who) -> Self {
+        Self {
+            who,
+            moment: Moment::Done,
+            number: None,
+            trail: trail::number(),
+            http: None,
+            revision: None,
+            method: None,
+            kind: None,
+            upstream: None,
+            item: None,
+            name: None,
+            decision: None,
+            rule: None,
+            flags: 0,
+            ending: None,
+            duration: Duration::ZERO,
+            bytes_in: None,
+            trace: None,
+            arguments: None,
+        }
+    }
 }
 
 impl Line {

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::line::{Line, Moment, Told, Who, Word};
+use super::line::{COMMON_METHODS, Line, Moment, Told, Who, word};
 use super::params::{arguments, trace_id};
 use super::writer::{Entry, Place};
 use super::{OnError, PATIENCE, Shared, Wire};
@@ -471,56 +471,6 @@ impl Draft {
     fn of(told: Box<Told>) -> Self {
         let (place, is_taken, is_sent) = (None, false, false);
         Self { told, place, is_taken, is_sent, is_refused: false, is_held: false }
-    }
-}
-
-/// A text as one of these, if it is one: then nothing is copied.
-fn word(common: &[&'static str], text: &str) -> Word {
-    let known = common.iter().find(|it| **it == text);
-    known.map_or_else(|| Word::from(text.to_owned()), |it| Word::from(*it))
-}
-
-/// The methods that most lines are about, the commonest first.
-const COMMON_METHODS: [&str; 7] = [
-    "tools/call",
-    "prompts/get",
-    "resources/read",
-    "tools/list",
-    "prompts/list",
-    "resources/list",
-    "completion/complete",
-];
-
-impl Told {
-    /// Said when it is asked for, and once more when it is found.
-    fn name_it(&mut self, name: &str) {
-        if self.name.as_deref() != Some(name) {
-            self.name = Some(name.into());
-        }
-    }
-
-    fn of(who: Who) -> Self {
-        Self {
-            who,
-            moment: Moment::Done,
-            number: None,
-            trail: trail::number(),
-            http: None,
-            revision: None,
-            method: None,
-            kind: None,
-            upstream: None,
-            item: None,
-            name: None,
-            decision: None,
-            rule: None,
-            flags: 0,
-            ending: None,
-            duration: std::time::Duration::ZERO,
-            bytes_in: None,
-            trace: None,
-            arguments: None,
-        }
     }
 }
 

@@ -31,13 +31,13 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    /// Makes the shelf of the outlet at `at` from what its upstream lists.
+    /// Makes the shelf of the outlet at `at` from what its upstream lists; `old` is what it showed before, sorted.
     pub(super) fn stock(
         settings: &Settings,
         at: usize,
         kind: Kind,
         snapshot: Snapshot,
-        old: Option<&Self>,
+        old: &[Arc<Target>],
     ) -> Self {
         let outlet = &settings.outlets[at];
         let mut problems = Problems::default();
@@ -53,7 +53,7 @@ impl Shelf {
         items.sort_by(|(a, _), (b, _)| a.cmp(b));
 
         let mut items = items.into_iter().peekable();
-        let mut old = old.map_or(&[][..], |old| &old.targets).iter().peekable();
+        let mut old = old.iter().peekable();
         let mut targets = Vec::with_capacity(items.len());
         let mut scratch = Vec::new();
         while let Some((key, item)) = items.next() {

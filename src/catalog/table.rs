@@ -88,7 +88,7 @@ impl PartialEq for Table {
 }
 
 /// The tables of one kind that are in use. Views that show the same share one, whatever rules they come from.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(super) struct Tables {
     /// By a hash of where the rows are in memory: an item that many see is there once.
     by_rows: HashMap<u64, Vec<Weak<Table>>>,

@@ -182,7 +182,7 @@ fn rows(house: &House) -> Vec<Row> {
     let problems = house.app().gateway().problems();
     let row = |configured: &config::Upstream| {
         let upstreams = house.app().gateway().upstreams();
-        let upstream = upstreams.filter(|one| one.name().as_str() == configured.name).last();
+        let upstream = upstreams.iter().filter(|one| one.name().as_str() == configured.name).last();
         let count = |kind| {
             let targets = view.targets(kind).iter();
             targets.filter(|target| target.upstream.as_str() == configured.name).count()

@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::moment::to_words;
 use super::needed::{self, Wanted};
 use super::{output, waiting};
-use crate::app::App;
+use crate::app::{App, Files};
 use crate::catalog::{Target, View};
 use crate::config::{Config, Options, Report, Warning, nearest};
 use crate::gateway::Guest;
@@ -50,14 +50,21 @@ pub(super) struct Loaded {
     pub(super) file: Option<PathBuf>,
     /// The demonstration's own server, stopped when this is dropped.
     pub(super) demo: Option<Demo>,
+    /// Its files, as they were just before they were read, and where the main one is; none where nothing could be
+    /// read again.
+    pub(super) files: Option<(PathBuf, Files)>,
 }
 
 impl ConfigArgs {
     /// Reads and checks the configuration; telling its warnings is left to the caller.
     pub(super) async fn load(&self, options: &Options) -> Result<Loaded, Failure> {
         let found = self.find().await?;
+        let files = match &found {
+            Found::File(path) => Files::look(path, options).map(|files| (path.clone(), files)),
+            Found::Demo(_) => None,
+        };
         let config = found.read(options).await?;
-        Ok(found.loaded(config))
+        Ok(Loaded { files, ..found.loaded(config) })
     }
 
     /// Reads the configuration without its upstreams, whose secrets are not fetched.
@@ -112,7 +119,7 @@ impl Found {
             Self::File(path) => (Some(path), None),
             Self::Demo(demo) => (None, Some(demo)),
         };
-        Loaded { config, file, demo }
+        Loaded { config, file, demo, files: None }
     }
 }
 
@@ -314,7 +321,8 @@ impl House {
     pub(super) fn unlisted(&self, somebody: &Guest, kind: Kind) -> Option<String> {
         let view = somebody.view();
         let why = |name| {
-            let upstream = self.app.gateway().upstreams().find(|one| one.name() == name);
+            let upstreams = self.app.gateway().upstreams();
+            let upstream = upstreams.iter().find(|one| one.name() == name);
             let reason = match upstream.map(|upstream| upstream.status().borrow().clone()) {
                 Some(Status::Down { reason, .. }) => super::content::plain(&reason),
                 _ => format!("`{}` was not answered", kind.list_method()),

@@ -66,7 +66,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn compare(args: &Args, meant: &[Meant<'_>], house: &House) -> Result<(), Failure> {
-    let pins = house.app().gateway().pins();
+    let sentries = house.app().gateway().sentries();
+    let pins = &sentries.pins;
     let names = house.config().upstreams.iter();
     let names: Vec<UpstreamName> = names.filter_map(|it| it.name.parse().ok()).collect();
     let unlisted: Vec<_> = names.iter().filter(|name| !pins.is_listed(name)).collect();

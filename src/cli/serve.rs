@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use super::failure::Failure;
 use super::handover::{self, Start};
 use super::house::{ConfigArgs, Loaded, options};
+use super::reloading::{self, Hangups};
 use super::signals::{self, Signals};
 use super::{descriptors, output, sealing, supervision};
 use crate::app::App;
@@ -33,15 +34,14 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     sealing::seal();
     let now = Some(std::time::SystemTime::now());
     let options = config::Options { now, ..options(args.allow_anonymous_network) };
-    let mut signals = Signals::new()?;
+    let (mut signals, hangups) = (Signals::new()?, Hangups::new()?);
     let mut upgrades = signals::listen(SignalKind::user_defined2())?;
-    let Loaded { mut config, file, demo } = signals.end(args.config.load(&options)).await?;
+    let Loaded { config, file, demo, files } = signals.end(args.config.load(&options)).await?;
     super::log::start(&config.log, &config.warnings);
-    let wanted = config.server.max_connections;
-    config.server.max_connections = descriptors::room_for(wanted);
-    if config.server.max_connections < wanted {
+    let places = descriptors::room_for(config.server.max_connections);
+    if places < config.server.max_connections {
         info!(
-            max_connections = config.server.max_connections,
+            max_connections = places,
             "fewer connections than max_connections: there are too few file descriptors"
         );
     }
@@ -69,9 +69,10 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         let listed = tokio::time::timeout(LISTED, app.gateway().listed());
         let _ = signals.end(async { Ok(listed.await) }).await?;
     }
-    app.spawn_door(http::accept_loop(socket.clone(), tls, Arc::clone(app.door())));
+    app.spawn_door(http::accept_loop(socket.clone(), tls, places, Arc::clone(app.door())));
     let sse =
         config.protocol.legacy_sse.then(|| format!("{scheme}://{address}{}", http::STREAM_PATH));
+    reloading::follow(&app, files, args.allow_anonymous_network, Some(hangups));
     info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");
     supervision::ready();
     handover::tell_ready();
@@ -102,13 +103,18 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
             Err(why) => warn!(%why, "not handed over: serving on"),
         }
     };
+    // As the configuration says by now.
+    let (grace, delay) = {
+        let server = &app.config().server;
+        (server.shutdown_grace, server.shutdown_delay)
+    };
     if !is_handed_on {
         supervision::stopping();
-        signals.leave(&app, config.server.shutdown_delay).await;
+        signals.leave(&app, delay).await;
     }
     // With the doors' own it closes; a socket that is open and accepts nobody lets clients wait for nothing.
     drop(socket);
-    signals.drain(&app, config.server.shutdown_grace, app.drained()).await;
+    signals.drain(&app, grace, app.drained()).await;
     signals.close(app).await;
     info!("stopped");
     Ok(())

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded, is_welcome, nobody, options};
+use super::reloading;
 use super::sealing;
 use super::signals::Signals;
 use crate::app::App;
@@ -29,7 +30,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Nobody on a network can come in this way.
     let mut signals = Signals::new()?;
     let options = options(true);
-    let Loaded { config, demo: _demo, .. } = signals.end(args.config.load(&options)).await?;
+    let Loaded { config, demo: _demo, files, .. } = signals.end(args.config.load(&options)).await?;
     if let Some(client) = &args.client {
         is_welcome(&config, client)?;
     }
@@ -46,12 +47,14 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         None => app.gateway().enter_locally(&config.auth.anonymous_role),
         Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(&config, name))?,
     };
+    // A hang-up means here what it does to any program of a terminal.
+    reloading::follow(&app, files, true, None);
     let door = Arc::clone(app.door());
     let mut serving = pin!(stdio::serve(door, guest, input, tokio::io::stdout()));
     tokio::select! {
         () = &mut serving => {}
         _ = signals.next() => {
-            signals.drain(&app, config.server.shutdown_grace, serving).await;
+            signals.drain(&app, app.config().server.shutdown_grace, serving).await;
         }
     }
     signals.close(app).await;

@@ -46,6 +46,8 @@ pub struct Server {
     pub shutdown_delay: Option<Duration>,
     /// How long calls may run on when the program is told to stop.
     pub shutdown_grace: Duration,
+    /// Whether a change of the configuration's files is taken up by itself.
+    pub watch: bool,
     /// The URL under which clients reach the server, if it is not the address itself.
     pub public_url: Option<Uri>,
     /// What connections are secured with; plain HTTP without.
@@ -68,6 +70,7 @@ impl Default for Server {
             per_client: PerClient::default(),
             shutdown_delay: None,
             shutdown_grace: Duration::from_secs(30),
+            watch: true,
             public_url: None,
             tls: None,
         }
@@ -110,6 +113,7 @@ pub(super) fn server(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Server {
         per_client: t.table("per_client", per_client),
         shutdown_delay: t.read("shutdown_delay", value::duration),
         shutdown_grace: t.read("shutdown_grace", value::duration).unwrap_or(default.shutdown_grace),
+        watch: t.read("watch", value::boolean).unwrap_or(default.watch),
         public_url,
         tls: super::tls::tls(t, surroundings),
     }

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::debug;
 
 use super::answer::{Answer, Call, Refused, Text, Way};
 use super::calls::Calls;
@@ -22,7 +23,7 @@ use super::legacy::{self, Peer};
 use super::questions::Questions;
 use super::recording::recorded;
 use super::session::new_id;
-use super::{Door, batch, encode};
+use super::{Door, Doors, batch, encode};
 use crate::audit::Record;
 use crate::budget::{Budget, NoRoom};
 use crate::gateway::{Guest, Listen};
@@ -35,6 +36,9 @@ use crate::trail::Trail;
 pub(super) struct Conversation {
     pub(super) guest: Guest,
     pub(super) door: Arc<Door>,
+    doors: watch::Receiver<Arc<Door>>,
+    /// Whether its client would not be let in any more.
+    pub(super) is_over: bool,
     /// Open requests, by the client's ids.
     pub(super) calls: Arc<Calls>,
     pub(super) outgoing: Outgoing,
@@ -87,6 +91,7 @@ impl Conversation {
     /// A conversation that nobody has opened, whose answers may be no more than `room` bytes while they
     /// wait to go out. When `end` fires its requests are cancelled.
     pub(super) fn new(
+        doors: &Doors,
         door: Arc<Door>,
         guest: Guest,
         queue: mpsc::Sender<Bytes>,
@@ -99,7 +104,37 @@ impl Conversation {
         let room = Room { own, budget: door.budget.clone() };
         let outgoing = Outgoing { queue, tasks: TaskTracker::new(), max_reply, room };
         let (calls, questions) = (Calls::new(end.clone()), Questions::new(door.stop.clone()));
-        Self { guest, door, calls, outgoing, hint, questions, opened: None, end }
+        let mut doors = doors.watch();
+        match Arc::ptr_eq(&doors.borrow(), &door) && guest.is_under(&door.generation) {
+            true => doors.mark_unchanged(),
+            false => doors.mark_changed(),
+        }
+        let (is_over, opened) = (false, None);
+        Self { guest, door, doors, is_over, calls, outgoing, hint, questions, opened, end }
+    }
+
+    /// Waits until another configuration holds. Cancel-safe.
+    pub(super) async fn replaced(&mut self) {
+        if self.doors.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        self.doors.mark_changed();
+    }
+
+    /// Goes over to the configuration that holds; false if its client would not be let in there. What is under way
+    /// is answered even so.
+    pub(super) fn follow(&mut self) -> bool {
+        if self.doors.has_changed().unwrap_or(false) {
+            let door = Arc::clone(&self.doors.borrow_and_update());
+            match self.guest.again(&door.generation) {
+                Ok(guest) => (self.guest, self.door) = (guest, door),
+                Err(refusal) => {
+                    debug!(client = %self.guest.principal().name, %refusal, "a conversation is over");
+                    self.is_over = true;
+                }
+            }
+        }
+        !self.is_over
     }
 
     /// Whether `initialize` has been answered.
@@ -228,10 +263,10 @@ impl Conversation {
         Ok(())
     }
 
-    /// Ends everything that is open; when the house closes, only what tells of changes: calls that are
-    /// under way are answered first.
+    /// Ends everything that is open; when the house closes, or the client would not be let in any more, only what
+    /// tells of changes: calls that are under way are answered first.
     pub(super) async fn close(self) {
-        if !self.door.stop.is_cancelled() {
+        if !self.is_over && !self.door.stop.is_cancelled() {
             self.end.cancel();
         }
         if let Some(opened) = self.opened {
@@ -326,6 +361,8 @@ async fn tell_changes(mut listen: Listen, end: CancellationToken, queue: mpsc::S
             () = end.cancelled() => return,
             news = listen.next() => news,
         };
+        // Without news its client would not be let in any more, and the conversation ends.
+        let Some(news) = news else { return };
         if queue.send(encode::news(&news, Object::new())).await.is_err() {
             return;
         }

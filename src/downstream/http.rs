@@ -34,9 +34,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::Door;
+use super::Doors;
 use crate::meter::Gauge;
 use crate::policy::Certificate;
 pub use accept::{Socket, accept_loop};
@@ -56,23 +57,27 @@ struct Connection {
 
 /// Serves one connection until either side ends it. When the house closes, the request that is under
 /// way is finished first.
-pub async fn serve_connection<S>(door: Arc<Door>, io: S, peer: Option<SocketAddr>)
+pub async fn serve_connection<S>(doors: Arc<Doors>, io: S, peer: Option<SocketAddr>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    serve(door, io, Connection { peer, certificate: None }).await;
+    serve(doors, io, Connection { peer, certificate: None }).await;
 }
 
 /// Serves a connection once hands are shaken.
-pub(super) async fn serve_secured<S>(door: Arc<Door>, tls: &Tls, io: S, peer: SocketAddr)
+pub(super) async fn serve_secured<S>(doors: Arc<Doors>, tls: &Tls, io: S, peer: SocketAddr)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let mut accepting = std::pin::pin!(tls.accept(io, door.settings.timeouts.handshake));
+    let (stop, patience) = {
+        let door = doors.now();
+        (door.stop.clone(), door.settings.timeouts.handshake)
+    };
+    let mut accepting = std::pin::pin!(tls.accept(io, patience));
     let accepted = tokio::select! {
         biased;
         accepted = accepting.as_mut() => accepted,
-        () = door.stop.cancelled() => match timeout(LAST_CALL, accepting).await {
+        () = stop.cancelled() => match timeout(LAST_CALL, accepting).await {
             Ok(accepted) => accepted,
             Err(_) => return,
         },
@@ -80,38 +85,44 @@ where
     match accepted {
         Ok((stream, certificate)) => {
             let certificate = certificate.map(Arc::new);
-            serve(door, stream, Connection { peer: Some(peer), certificate }).await;
+            serve(doors, stream, Connection { peer: Some(peer), certificate }).await;
         }
         Err(error) => {
             debug!(%peer, %error, "a TLS handshake failed");
-            record::refused_handshake(&door, peer);
+            record::refused_handshake(&doors.now(), peer);
         }
     }
 }
 
-async fn serve<S>(door: Arc<Door>, io: S, from: Connection)
+async fn serve<S>(doors: Arc<Doors>, io: S, from: Connection)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let peer = from.peer;
-    let _open = Gauge::enter(&door.gateway.meters().connections);
-    let wire = Wire::new(io, &door.settings.timeouts, &door.budget);
+    // What a connection is made with; who held the door would hold its configuration for as long.
+    let (wire, builder, stop, _open) = {
+        let door = doors.now();
+        let open = Gauge::enter(&door.gateway.meters().connections);
+        let mut builder = http1::Builder::new();
+        builder
+            .max_headers(door.settings.max_headers)
+            .max_buf_size(door.settings.max_head.max(LEAST_HEAD_BYTES));
+        let wire = Wire::new(io, &door.settings.timeouts, &door.budget);
+        (wire, builder, door.stop.clone(), open)
+    };
     let service = service_fn(|request| {
         let gone = wire.clone().gone().boxed();
-        let (door, from) = (Arc::clone(&door), from.clone());
-        endpoint::answer(door, from, request, wire.busy(), gone).map(Ok::<_, Infallible>)
+        let (doors, from) = (Arc::clone(&doors), from.clone());
+        endpoint::answer(doors, from, request, wire.busy(), gone).map(Ok::<_, Infallible>)
     });
-    let connection = http1::Builder::new()
-        .max_headers(door.settings.max_headers)
-        .max_buf_size(door.settings.max_head.max(LEAST_HEAD_BYTES))
-        .serve_connection(TokioIo::new(wire.clone()), service);
+    let connection = builder.serve_connection(TokioIo::new(wire.clone()), service);
     let ended = {
         let mut connection = std::pin::pin!(connection);
         tokio::select! {
             biased;
             ended = connection.as_mut() => ended,
             () = wire.clone().idle_too_long() => Ok(()),
-            () = last_call(&door, &wire) => {
+            () = last_call(&stop, &wire) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -119,7 +130,7 @@ where
     };
     match ended {
         Ok(()) => {
-            let patience = if door.stop.is_cancelled() { LAST_SEE_OFF } else { SEE_OFF };
+            let patience = if stop.is_cancelled() { LAST_SEE_OFF } else { SEE_OFF };
             wire.see_off(patience).await;
         }
         Err(error) => debug!(?peer, %error, "a connection broke"),
@@ -128,8 +139,8 @@ where
 
 /// Waits until the house closes, and until nobody is about to ask anything on this connection: either somebody
 /// has, and the answer will be the last, or nobody does for a moment.
-async fn last_call<S>(door: &Door, wire: &Wire<S>) {
-    door.stop.cancelled().await;
+async fn last_call<S>(stop: &CancellationToken, wire: &Wire<S>) {
+    stop.cancelled().await;
     let mut moment = std::pin::pin!(tokio::time::sleep(LAST_CALL));
     // Polled with the connection, which wakes its task with each byte.
     poll_fn(|cx| match wire.is_busy() {

@@ -8,6 +8,7 @@
 //!
 //! Knows nothing of: HTTP, and what is said in a session.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::calls::Calls;
 use super::legacy::Peer;
 use super::tracks::Tracks;
-use crate::gateway::Listen;
+use crate::gateway::{Guest, Listen, Standing};
 use crate::meter::{Gauge, Histogram, Present};
 use crate::policy::Principal;
 use crate::secret;
@@ -31,9 +32,10 @@ pub(super) const HEADER: &str = "mcp-session-id";
 pub(super) struct Sessions {
     by_id: DashMap<Box<str>, Arc<Session>>,
     by_principal: Arc<DashMap<Principal, Own>>,
-    ttl: Duration,
+    /// In milliseconds.
+    ttl: AtomicU64,
     /// How many a client may have.
-    limit: usize,
+    limit: AtomicUsize,
     /// How long sessions last.
     lives: Arc<Histogram>,
     /// The primary streams, among others.
@@ -51,6 +53,8 @@ struct Own {
 pub(super) struct Session {
     pub(super) id: Box<str>,
     principal: Principal,
+    /// With what it was last used.
+    standing: Mutex<Standing>,
     /// Its client.
     pub(super) peer: Peer,
     /// Its open requests.
@@ -99,19 +103,36 @@ pub(super) struct TooMany;
 
 impl Sessions {
     pub(super) fn new(ttl: Duration, limit: usize) -> Self {
-        Self {
+        let sessions = Self {
             by_id: DashMap::new(),
             by_principal: Arc::default(),
-            ttl,
-            limit,
+            ttl: 0.into(),
+            limit: limit.into(),
             lives: Arc::default(),
             streams: Arc::default(),
-        }
+        };
+        sessions.keep_for(ttl);
+        sessions
     }
 
     /// The same; there is counted how long they last, and how many primary streams are open.
     pub(super) fn counted(self, lives: &Arc<Histogram>, streams: &Arc<Gauge>) -> Self {
         Self { lives: Arc::clone(lives), streams: Arc::clone(streams), ..self }
+    }
+
+    /// How long a session may be idle from now on.
+    pub(super) fn keep_for(&self, ttl: Duration) {
+        let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        self.ttl.store(millis, Ordering::Relaxed);
+    }
+
+    /// How many a client may have from now on. Who has more keeps them.
+    pub(super) fn limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl.load(Ordering::Relaxed))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -121,15 +142,16 @@ impl Sessions {
     /// Opens a session, and ends the principal's longest idle one if it has too many.
     pub(super) fn open(
         &self,
-        principal: &Principal,
+        guest: &Guest,
         peer: Peer,
         listen: Listen,
     ) -> Result<Arc<Session>, TooMany> {
-        let id = new_id();
+        let (id, principal) = (new_id(), guest.principal());
         let end = peer.client.gone.clone();
         let session = Arc::new(Session {
             id: id.clone(),
             principal: principal.clone(),
+            standing: Mutex::new(guest.standing()),
             peer,
             calls: Calls::new(end.clone()),
             tracks: Arc::default(),
@@ -158,7 +180,7 @@ impl Sessions {
     }
 
     fn make_room(&self, principal: &Principal, own: &mut Own) -> Result<(), TooMany> {
-        if own.sessions.len() + own.seats >= principal.share(self.limit) {
+        if own.sessions.len() + own.seats >= principal.share(self.limit.load(Ordering::Relaxed)) {
             let evicted = own.sessions.swap_remove(longest_idle(&own.sessions)?);
             self.by_id.remove(&evicted.id);
             evicted.close();
@@ -167,26 +189,42 @@ impl Sessions {
     }
 
     /// Finds a principal's session and keeps it from being idle.
-    pub(super) fn find(&self, principal: &Principal, id: &str) -> Option<InUse> {
+    pub(super) fn find(&self, guest: &Guest, id: &str) -> Option<InUse> {
         let session = Arc::clone(&*self.by_id.get(id)?);
-        if session.principal != *principal {
+        if session.principal != *guest.principal() {
             return None;
         }
-        if session.is_idle_for(self.ttl) {
+        if session.is_idle_for(self.ttl()) {
             self.end(&session);
             return None;
         }
+        *session.standing() = guest.standing();
         Some(InUse::new(session))
     }
 
     /// Ends a session.
     pub(super) fn end(&self, session: &Session) {
+        self.forget(session);
+        session.close();
+    }
+
+    /// Ends the sessions of those who would not be let in any more, but for the calls that are under way in them.
+    pub(super) fn retire_unwelcome(&self) {
+        // Collected first: ending takes locks that the iteration holds.
+        let all: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
+        for session in all.iter().filter(|session| !session.standing().is_good()) {
+            self.forget(session);
+            session.replaced().cancel();
+            session.peer.subscriptions.end();
+        }
+    }
+
+    fn forget(&self, session: &Session) {
         self.by_id.remove(&session.id);
         if let Some(mut own) = self.by_principal.get_mut(&session.principal) {
             own.sessions.retain(|other| other.id != session.id);
         }
         self.by_principal.remove_if(&session.principal, |_, own| own.is_empty());
-        session.close();
     }
 
     /// Ends sessions that nobody came back to. Ends itself only when `stop` fires.
@@ -194,11 +232,11 @@ impl Sessions {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(self.ttl.min(SWEEP_EVERY)) => {}
+                () = tokio::time::sleep(self.ttl().min(SWEEP_EVERY)) => {}
             }
             // Collected first: ending takes locks that the iteration holds.
             let idle: Vec<_> = self.by_id.iter().map(|entry| Arc::clone(entry.value())).collect();
-            for session in idle.iter().filter(|session| session.is_idle_for(self.ttl)) {
+            for session in idle.iter().filter(|session| session.is_idle_for(self.ttl())) {
                 self.end(session);
             }
             idle.iter().for_each(|session| session.tracks.expire());
@@ -250,6 +288,14 @@ impl Session {
         usage.active == 0 && usage.idle_since.elapsed() >= time
     }
 
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replaced(&self) -> MutexGuard<'_, CancellationToken> {
+        self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn usage(&self) -> MutexGuard<'_, Usage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -269,13 +315,11 @@ impl InUse {
     /// Takes over as the primary stream. The newest stream wins: the older one may belong to a
     /// connection that is gone without anybody having noticed, and would hold its client off for
     /// minutes. What the older one has told is not told again, and what it has not told is not lost.
-    pub(super) async fn become_primary(self) -> Primary {
+    pub(super) async fn become_primary(self, guest: &Guest) -> Primary {
         let over = self.0.end.child_token();
-        {
-            let mut current = self.0.replaced.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *current, over.clone()).cancel();
-        }
-        let listen = Arc::clone(&self.0.listen).lock_owned().await;
+        std::mem::replace(&mut *self.0.replaced(), over.clone()).cancel();
+        let mut listen = Arc::clone(&self.0.listen).lock_owned().await;
+        listen.goes_on_as(guest);
         let _open = Gauge::enter(&self.0.streams);
         Primary { listen, over, _open, in_use: self }
     }

@@ -13,14 +13,14 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::answer::{Answer, Call, Text, Way};
 use super::calls::OpenCall;
 use super::conversation::Conversation;
 use super::modern::{Exchange, Listening};
 use super::recording::recorded;
-use super::{Door, batch, encode, era, legacy, modern};
+use super::{Doors, batch, encode, era, legacy, modern};
 use crate::audit::Wire;
 use crate::gateway::Guest;
 use crate::line::{Line, Lines};
@@ -29,22 +29,27 @@ use crate::rpc::{Message, Request};
 
 /// Serves the client at the other end of `input` and `output` until it closes its side or the house
 /// closes.
-pub async fn serve<R, W>(door: Arc<Door>, guest: Guest, mut input: R, output: W)
+pub async fn serve<R, W>(doors: Arc<Doors>, guest: Guest, mut input: R, output: W)
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
     // Its client has started us this very moment and will learn once what can be asked here.
     guest.settle().await;
+    let door = doors.now();
+    let stop = door.stop.clone();
     let end = CancellationToken::new();
     let (queue, lines) = mpsc::channel(QUEUE);
     let writer = door.tasks.spawn(write(output, lines, end.clone()));
     let guest = guest.recorded(door.settings.audit.conversation(Wire::Stdio, None));
-    let talk = Conversation::new(Arc::clone(&door), guest, queue, end.clone(), HINT, ROOM);
+    let talk = Conversation::new(&doors, door, guest, queue, end.clone(), HINT, ROOM);
     let mut client = Client { talk, end: end.clone() };
-    let mut lines = Lines::new(door.settings.max_body);
+    let mut lines = Lines::new(client.talk.door.settings.max_body);
     'reading: loop {
         while let Some(line) = lines.next_line() {
+            if !client.talk.follow() {
+                break 'reading;
+            }
             client.take(line).await;
             if end.is_cancelled() {
                 break 'reading;
@@ -53,7 +58,11 @@ where
         let read = tokio::select! {
             biased;
             () = end.cancelled() => break,
-            () = door.stop.cancelled() => break,
+            () = stop.cancelled() => break,
+            () = client.talk.replaced() => match client.talk.follow() {
+                true => continue,
+                false => break,
+            },
             read = input.read_buf(lines.buffer()) => read,
         };
         match read {
@@ -65,6 +74,10 @@ where
             }
         }
     }
+    let is_over = client.talk.is_over;
+    if is_over {
+        warn!("the client would not be let in any more: its conversation is over");
+    }
     let hang_up = writer.abort_handle();
     let closing = async {
         client.talk.close().await;
@@ -73,7 +86,7 @@ where
             debug!(%error, "the writer ended early");
         }
     };
-    if door.stop.is_cancelled() {
+    if is_over || stop.is_cancelled() {
         // What is under way is finished; the house itself knows how long it waits for that.
         closing.await;
     } else if tokio::time::timeout(LAST_WORDS, closing).await.is_err() {
@@ -199,7 +212,14 @@ async fn listen(
                 let _ = queue.send(listening.cancelled()).await;
                 return;
             }
-            change = listening.next() => change,
+            change = listening.next() => match change {
+                Some(change) => change,
+                // Its client would not be let in any more.
+                None => {
+                    let _ = queue.send(listening.cancelled()).await;
+                    return;
+                }
+            },
         };
         if queue.send(line).await.is_err() {
             return;

@@ -1,6 +1,7 @@
 //! How many change streams each client has open.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
@@ -11,7 +12,7 @@ use crate::policy::Principal;
 /// Counts the open streams of each principal.
 pub(super) struct Streams {
     open: Arc<DashMap<Principal, usize>>,
-    limit: usize,
+    limit: AtomicUsize,
     all: Arc<Gauge>,
 }
 
@@ -24,7 +25,7 @@ pub(super) struct Slot {
 
 impl Streams {
     pub(super) fn new(limit: usize) -> Self {
-        Self { open: Arc::default(), limit, all: Arc::default() }
+        Self { open: Arc::default(), limit: limit.into(), all: Arc::default() }
     }
 
     /// The same, which are counted there.
@@ -32,10 +33,15 @@ impl Streams {
         Self { all: Arc::clone(all), ..self }
     }
 
+    /// How many a client may have from now on. Who has more keeps them.
+    pub(super) fn limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
     /// Takes a slot; `None` if the principal has used all of its own.
     pub(super) fn open(&self, principal: &Principal) -> Option<Slot> {
         let mut count = self.open.entry(principal.clone()).or_insert(0);
-        if *count >= principal.share(self.limit) {
+        if *count >= principal.share(self.limit.load(Ordering::Relaxed)) {
             return None;
         }
         *count += 1;

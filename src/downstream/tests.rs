@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::http::serve_connection;
-use super::{Door, Settings};
+use super::{Doors, Settings};
 use crate::catalog::{self, Catalog, Outlet};
 use crate::gateway::{Gateway, Sentries};
 use crate::mcp::name::{Naming, UpstreamName};
@@ -36,7 +36,7 @@ use script::{Script, command};
 
 /// The house, and a way to its doors.
 struct World {
-    door: Arc<Door>,
+    door: Arc<Doors>,
     script: Arc<Script>,
     stop: CancellationToken,
 }
@@ -80,13 +80,13 @@ impl World {
             &behind,
         );
         gateway.listed().await;
-        Self { door: Door::new(gateway, settings, tasks, stop.clone()), script, stop }
+        Self { door: Doors::new(gateway, settings, tasks, stop.clone()), script, stop }
     }
 
     /// Opens an HTTP connection.
     fn connect(&self) -> Client {
         let (ours, theirs) = duplex(1024 * 1024);
-        self.door.tasks.spawn(serve_connection(Arc::clone(&self.door), theirs, None));
+        self.door.now().tasks.spawn(serve_connection(Arc::clone(&self.door), theirs, None));
         Client { io: Box::new(ours), read: Vec::new() }
     }
 }

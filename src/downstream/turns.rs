@@ -5,8 +5,8 @@
 //!
 //! Knows nothing of: what is asked.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -19,7 +19,7 @@ use crate::policy::Principal;
 /// The turns of all clients.
 pub(super) struct Turns {
     clients: DashMap<Principal, Arc<Own>>,
-    bounds: PerClient,
+    bounds: RwLock<PerClient>,
 }
 
 /// What one client has.
@@ -44,7 +44,16 @@ pub(super) struct Busy {
 
 impl Turns {
     pub(super) fn new(bounds: PerClient) -> Self {
-        Self { clients: DashMap::new(), bounds }
+        Self { clients: DashMap::new(), bounds: RwLock::new(bounds) }
+    }
+
+    /// What a client may have from now on. Where that is another number than before, what it has under way is not
+    /// counted any more.
+    pub(super) fn limit(&self, bounds: PerClient) {
+        let mut former = self.bounds.write().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *former, bounds).calls != bounds.calls {
+            self.clients.clear();
+        }
     }
 
     /// Waits for a turn, if not too many others do already.
@@ -53,10 +62,10 @@ impl Turns {
         if let Ok(permit) = Arc::clone(&own.turns).try_acquire_owned() {
             return Ok(Turn { _permit: permit, _own: own });
         }
-        let busy = || Busy { retry_after: self.bounds.wait };
-        let place = Place::take(&own.waiting, principal.share(self.bounds.waiting));
-        let place = place.ok_or_else(busy)?;
-        let permit = timeout(self.bounds.wait, Arc::clone(&own.turns).acquire_owned()).await;
+        let PerClient { waiting, wait, .. } = *self.bounds();
+        let busy = || Busy { retry_after: wait };
+        let place = Place::take(&own.waiting, principal.share(waiting)).ok_or_else(busy)?;
+        let permit = timeout(wait, Arc::clone(&own.turns).acquire_owned()).await;
         drop(place);
         let permit = permit.map_err(|_| busy())?.map_err(|_| busy())?;
         Ok(Turn { _permit: permit, _own: own })
@@ -69,9 +78,15 @@ impl Turns {
         if self.clients.len() >= MAX_IDLE {
             self.clients.retain(|_, own| Arc::strong_count(own) > 1);
         }
-        let turns = Arc::new(Semaphore::new(principal.share(self.bounds.calls)));
+        // Held until it is in: who comes under other bounds must not find it.
+        let bounds = self.bounds();
+        let turns = Arc::new(Semaphore::new(principal.share(bounds.calls)));
         let new = || Arc::new(Own { turns, waiting: AtomicUsize::new(0) });
         Arc::clone(&self.clients.entry(principal.clone()).or_insert_with(new))
+    }
+
+    fn bounds(&self) -> RwLockReadGuard<'_, PerClient> {
+        self.bounds.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,5 +139,19 @@ mod tests {
         assert!((&mut waiting).now_or_never().is_none());
         drop(one);
         assert!(waiting.await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn other_bounds_hold_for_whoever_comes_behind_them() {
+        let turns = Turns::new(FEW);
+        let a = Principal::new("a", "r");
+        let (_one, _two) = (turns.take(&a).await, turns.take(&a).await);
+        turns.limit(PerClient { waiting: 0, ..FEW });
+        assert!(turns.take(&a).now_or_never().expect("at once").is_err());
+        turns.limit(PerClient { calls: 1, waiting: 0, ..FEW });
+        let three = turns.take(&a).await;
+        assert!(three.is_ok() && turns.take(&a).await.is_err());
+        drop(three);
+        assert!(turns.take(&a).await.is_ok());
     }
 }

@@ -88,7 +88,7 @@ impl Guest {
     }
 
     fn limits(&self) -> Option<&Limits> {
-        let limits = self.gateway.policy.limits();
+        let limits = self.generation.policy.limits();
         (self.is_limited && !limits.is_empty()).then_some(limits)
     }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Subscriptions;
+use super::{Generation, Guest, Standing, Subscriptions};
 use crate::catalog::View;
 use crate::mcp::kind::Topic;
 use crate::mcp::older::Form;
@@ -32,8 +32,12 @@ pub enum News {
     Visited(Bytes),
 }
 
-/// A guest's open ear.
+/// A guest's open ear. It stays open under the next configuration, as long as the guest would be let in again.
 pub struct Listen {
+    standing: Standing,
+    generations: watch::Receiver<Arc<Generation>>,
+    /// The configuration whose view is watched.
+    number: u64,
     subscriptions: Arc<Subscriptions>,
     visits: Visits,
     view: watch::Receiver<Arc<View>>,
@@ -47,15 +51,19 @@ pub struct Listen {
 
 impl Listen {
     pub(super) fn new(
-        mut view: watch::Receiver<Arc<View>>,
+        guest: &Guest,
         form: Form,
         subscriptions: Arc<Subscriptions>,
         now: Instant,
     ) -> Self {
+        let generations = guest.gateway.current.subscribe();
+        let (standing, number, mut view) =
+            (guest.standing(), guest.generation.number, guest.view.clone());
         let seen = Arc::clone(&view.borrow_and_update());
         let told = std::array::from_fn(|_| Arc::clone(&seen));
         let visits = Visits::default();
-        Self { subscriptions, visits, view, form, told, next_at: [now; 3] }
+        let next_at = [now; 3];
+        Self { standing, generations, number, subscriptions, visits, view, form, told, next_at }
     }
 
     /// Tells of these visits, too.
@@ -63,11 +71,24 @@ impl Listen {
         Self { visits: visits.clone(), ..self }
     }
 
+    /// Takes the place of the guest that listened before, of the same client: what was told stays told.
+    pub fn goes_on_as(&mut self, guest: &Guest) {
+        self.standing = guest.standing();
+        self.look_under(guest);
+    }
+
     /// The next topic whose lists differ from what they were when this guest was last told, or the next
-    /// resource that has changed since; each at most once a second. Never ends. Cancel-safe: what is
-    /// returned counts as told.
-    pub async fn next(&mut self) -> News {
+    /// resource that has changed since; each at most once a second. Ends when the guest would not be let in any more.
+    /// Cancel-safe: what is returned counts as told.
+    pub async fn next(&mut self) -> Option<News> {
         loop {
+            let now = Arc::clone(&self.generations.borrow_and_update());
+            // A guest may have entered under one that has not come here yet.
+            if now.number > self.number {
+                let guest = self.standing.enter(&now).ok()?;
+                self.look_under(&guest);
+            }
+            drop(now);
             let current = Arc::clone(&self.view.borrow_and_update());
             let now = Instant::now();
             let mut wake_at: Option<Instant> = None;
@@ -79,7 +100,7 @@ impl Listen {
                 if self.next_at[at] <= now {
                     self.told[at] = current;
                     self.next_at[at] = now + SPACING;
-                    return News::Lists(topic);
+                    return Some(News::Lists(topic));
                 }
                 wake_at =
                     Some(wake_at.map_or(self.next_at[at], |other| other.min(self.next_at[at])));
@@ -91,15 +112,25 @@ impl Listen {
                 }
             };
             tokio::select! {
-                changed = self.view.changed() => if changed.is_err() {
-                    // The catalog is gone: the house is closing, and nothing changes any more.
+                // First: nothing is told that another configuration forbids.
+                biased;
+                replaced = self.generations.changed() => if replaced.is_err() {
+                    // The house is gone, and nothing changes any more.
                     std::future::pending::<()>().await;
                 },
+                // Its catalog may be gone: then there is another configuration, or will be.
+                Ok(()) = self.view.changed() => {}
                 () = spaced => {}
-                uri = self.subscriptions.next() => return News::Updated(uri),
-                task = self.subscriptions.tasks().next() => return News::Task(task),
-                params = self.visits.next() => return News::Visited(params),
+                uri = self.subscriptions.next() => return Some(News::Updated(uri)),
+                task = self.subscriptions.tasks().next() => return Some(News::Task(task)),
+                params = self.visits.next() => return Some(News::Visited(params)),
             }
         }
+    }
+
+    fn look_under(&mut self, guest: &Guest) {
+        self.number = guest.generation.number;
+        self.view = guest.view.clone();
+        self.subscriptions.look_with(guest);
     }
 }

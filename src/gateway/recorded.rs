@@ -74,13 +74,18 @@ impl Guest {
         }
     }
 
+    /// Whoever sees all that there is under the guest's own configuration.
+    fn as_operator(&self) -> Self {
+        self.gateway.enter_as_operator_under(&self.generation)
+    }
+
     pub(super) fn record_found(&self, target: &Target) {
         trail::leave(|known| known.upstream = Some(target.upstream.shared()));
         if !self.record.is_on() {
             return;
         }
         let (upstream, own) = (&target.upstream, &*target.own);
-        let role = self.gateway.policy.role(&self.principal);
+        let role = self.generation.policy.role(&self.principal);
         let rule = role.rule(target.kind, upstream, own).map(|pattern| pattern.as_str());
         let item = (target.kind, &*target.key);
         self.record.decided(item, Decision::Allowed, Some((upstream, own)), rule);
@@ -90,9 +95,9 @@ impl Guest {
     pub(super) fn record_missing(&self, ask: &Ask, revision: Revision) {
         let item = (ask.kind, &*ask.key);
         let meters = &self.gateway.meters;
-        let role = self.gateway.policy.role(&self.principal);
-        let hidden = (*role != Role::everything())
-            .then(|| self.gateway.enter_as_operator().resolve(ask, revision));
+        let role = self.generation.policy.role(&self.principal);
+        let hidden =
+            (*role != Role::everything()).then(|| self.as_operator().resolve(ask, revision));
         let Some(target) = hidden.flatten() else {
             meters.refused(Reason::Unknown);
             return self.record.decided(item, Decision::Unknown, None, None);

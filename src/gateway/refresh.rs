@@ -15,9 +15,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::Sentries;
 use super::first_list::Unsettled;
+use super::held::{Held, introduce, publish};
 use super::kept::{self, Kept};
+use super::{Generation, Sentries};
 use crate::catalog::{Catalog, Introduction, Snapshot};
 use crate::chance;
 use crate::mcp::kind::{Kind, Topic};
@@ -46,9 +47,10 @@ pub(super) struct Refresh {
     status: watch::Receiver<Status>,
     changes: watch::Receiver<Changes>,
     approvals: watch::Receiver<u64>,
-    /// What was last listed, whole, where not all of it may be served: so what is approved, or is no longer, can be
-    /// published without asking anybody.
-    held: [Option<Snapshot>; 4],
+    /// What was last listed.
+    held: Arc<Held>,
+    /// What holds: another catalog, and others who look at what goes there.
+    generations: watch::Receiver<Arc<Generation>>,
     /// The connection that was listed last.
     epoch: Option<u64>,
     /// The changes that have been read.
@@ -58,8 +60,6 @@ pub(super) struct Refresh {
     unsettled: Option<Unsettled>,
     /// It stays up until all of this connection has been listed.
     unlisted: Option<Awake>,
-    /// What it said of itself last.
-    said: Option<Introduction>,
     /// When it is to be left out, where it has been away.
     hide: Option<Instant>,
     is_away: bool,
@@ -90,14 +90,13 @@ struct Listed {
     again: Option<Instant>,
     digests: [Option<u64>; 2],
     items: [usize; 2],
-    /// Where not all may be served.
-    held: [Option<Snapshot>; 2],
     /// Where it is to be kept on disk: with its digest.
     keep: [Option<(Kind, u64, Snapshot)>; 2],
 }
 
 enum Event {
     Stop,
+    Replaced,
     Status,
     Changed,
     Approved,
@@ -107,10 +106,13 @@ enum Event {
 impl Refresh {
     pub(super) fn new(
         upstream: Upstream,
-        catalog: Arc<Catalog>,
-        sentries: Arc<Sentries>,
+        generation: &Generation,
+        generations: watch::Receiver<Arc<Generation>>,
+        held: Arc<Held>,
         unsettled: Unsettled,
     ) -> Self {
+        let (catalog, sentries) =
+            (Arc::clone(&generation.catalog), Arc::clone(&generation.sentries));
         let (status, changes) = (upstream.status(), upstream.changes());
         let approvals = sentries.pins.approvals();
         let read = *changes.borrow();
@@ -129,7 +131,8 @@ impl Refresh {
             catalog,
             sentries,
             approvals,
-            held: Default::default(),
+            held,
+            generations,
             status,
             changes,
             epoch: None,
@@ -137,7 +140,6 @@ impl Refresh {
             topics: [plan; 3],
             unsettled: Some(unsettled),
             unlisted: None,
-            said: None,
             hide: None,
             is_away: false,
             kept,
@@ -145,7 +147,8 @@ impl Refresh {
         }
     }
 
-    /// Lists the upstream whenever there may be something new. Ends only when `stop` fires.
+    /// Lists the upstream whenever there may be something new. Ends when `stop` fires, or under a configuration that
+    /// does not have it.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         if !self.show_kept().await {
             // Nobody could find what it has.
@@ -157,6 +160,7 @@ impl Refresh {
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => Event::Stop,
+                Ok(()) = self.generations.changed() => Event::Replaced,
                 Ok(()) = self.status.changed() => Event::Status,
                 Ok(()) = self.changes.changed() => Event::Changed,
                 Ok(()) = self.approvals.changed() => Event::Approved,
@@ -164,6 +168,11 @@ impl Refresh {
             };
             match event {
                 Event::Stop => return,
+                Event::Replaced => {
+                    if !self.follow() {
+                        return;
+                    }
+                }
                 Event::Status => self.look_at_status(),
                 Event::Changed => self.look_at_changes(),
                 Event::Approved => self.look_at_approvals(),
@@ -172,7 +181,7 @@ impl Refresh {
                     self.hide = None;
                     let upstream = self.upstream.name();
                     info!(%upstream, "away for too long: it is left out of the lists");
-                    self.catalog.hide(upstream, true);
+                    self.hide(true);
                 }
                 Event::Due => tokio::select! {
                     () = self.list_due() => {}
@@ -196,7 +205,7 @@ impl Refresh {
                     return;
                 }
                 (self.hide, self.is_away) = (None, false);
-                self.catalog.hide(self.upstream.name(), false);
+                self.hide(false);
                 self.unlisted = Some(self.upstream.stay_up());
                 self.introduce(introduction(&about));
                 self.read = *self.changes.borrow_and_update();
@@ -220,6 +229,31 @@ impl Refresh {
         }
     }
 
+    /// Goes over to the configuration that holds now; false if it does not have this upstream.
+    fn follow(&mut self) -> bool {
+        let now = Arc::clone(&self.generations.borrow_and_update());
+        if !now.has(&self.upstream) {
+            return false;
+        }
+        self.catalog = Arc::clone(&now.catalog);
+        self.sentries = Arc::clone(&now.sentries);
+        self.approvals = self.sentries.pins.approvals();
+        // Something may have been listed while that was made.
+        self.held.publish(self.upstream.name(), &self.catalog, &self.sentries);
+        true
+    }
+
+    fn introduce(&self, said: Introduction) {
+        self.held.lock().introduction = Some(said.clone());
+        introduce(self.upstream.name(), &self.catalog, &self.sentries, said);
+    }
+
+    /// Leaves the upstream out of the lists, or shows it again.
+    fn hide(&self, is_hidden: bool) {
+        self.held.lock().is_hidden = is_hidden;
+        self.catalog.hide(self.upstream.name(), is_hidden);
+    }
+
     /// Shows what the upstream listed before Weir was started; tells whether that was kept.
     async fn show_kept(&mut self) -> bool {
         let Some(kept) = self.kept.clone() else { return false };
@@ -230,9 +264,6 @@ impl Refresh {
         self.introduce(found.introduction);
         for (kind, snapshot) in Kind::ALL.into_iter().zip(found.snapshots) {
             self.kept_digests[kind.index()] = Some(kept::digest(&snapshot.items));
-            if self.sentries.pins.holds(self.upstream.name()) {
-                self.held[kind.index()] = Some(snapshot.clone());
-            }
             self.publish(kind, snapshot);
         }
         debug!(upstream = %self.upstream.name(), "what it listed last is shown until it is there");
@@ -271,32 +302,20 @@ impl Refresh {
         }
     }
 
-    fn introduce(&mut self, said: Introduction) {
-        self.said = Some(said.clone());
-        let (name, sentries) = (self.upstream.name(), &self.sentries);
-        let instructions = sentries.pins.introduce(name, said.instructions);
-        let instructions = sentries.guard.introduce(name, instructions);
-        self.catalog.introduce(name, Introduction { instructions, ..said });
-    }
-
     /// Something else is approved than before.
-    fn look_at_approvals(&mut self) {
-        if let Some(said) = self.said.clone() {
-            self.introduce(said);
+    fn look_at_approvals(&self) {
+        let status = self.status.borrow().clone();
+        if let Status::Up(about) = &status {
+            self.introduce(introduction(about));
         }
-        for (kind, held) in Kind::ALL.into_iter().zip(&self.held) {
-            if let Some(snapshot) = held {
-                self.publish(kind, snapshot.clone());
-            }
+        if self.sentries.pins.holds(self.upstream.name()) {
+            self.held.publish(self.upstream.name(), &self.catalog, &self.sentries);
         }
     }
 
-    /// The one way into the catalog: what is not approved and what is refused does not get there.
-    fn publish(&self, kind: Kind, mut snapshot: Snapshot) {
-        let (name, sentries) = (self.upstream.name(), &self.sentries);
-        snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
-        sentries.guard.publish(name, kind, &mut snapshot.items);
-        self.catalog.publish(name, kind, snapshot);
+    fn publish(&self, kind: Kind, snapshot: Snapshot) {
+        self.held.lock().snapshots[kind.index()] = Some(snapshot.clone());
+        publish(self.upstream.name(), &self.catalog, &self.sentries, kind, snapshot);
     }
 
     fn look_at_changes(&mut self) {
@@ -330,10 +349,6 @@ impl Refresh {
             let plan = &mut self.topics[topic.index()];
             match next {
                 Ok(listed) => {
-                    let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
-                    for (kind, held) in kinds.zip(listed.held) {
-                        self.held[kind.index()] = held;
-                    }
                     keep.push(listed.keep);
                     plan.due = listed.again;
                     plan.retry = FIRST_RETRY;
@@ -368,13 +383,8 @@ impl Refresh {
     /// Lists the kinds of a topic.
     async fn list(&self, topic: Topic) -> Result<Listed, ()> {
         let name = self.upstream.name();
-        let mut listed = Listed {
-            again: None,
-            digests: [None; 2],
-            items: [0; 2],
-            held: [None, None],
-            keep: [None, None],
-        };
+        let mut listed =
+            Listed { again: None, digests: [None; 2], items: [0; 2], keep: [None, None] };
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
         for (half, kind) in kinds.enumerate() {
             let listing = self.upstream.list(kind).await.map_err(|error| {
@@ -393,9 +403,6 @@ impl Refresh {
             let snapshot = Snapshot { items, fresh_until, is_private };
             if self.kept.is_some() && self.kept_digests[kind.index()] != Some(digest) {
                 listed.keep[half] = Some((kind, digest, snapshot.clone()));
-            }
-            if self.sentries.pins.holds(name) {
-                listed.held[half] = Some(snapshot.clone());
             }
             self.publish(kind, snapshot);
             listed.again = listed.again.into_iter().chain(relist).min();

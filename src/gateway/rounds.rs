@@ -54,7 +54,7 @@ impl Guest {
             return rounds_over(self.ask_about_task(ask, caller).await?);
         }
         let target = self.find(&ask, caller.revision).await?;
-        let upstream = &self.gateway.upstreams[&target.upstream];
+        let upstream = self.generation.upstream(&target.upstream);
         // Which era it speaks is known once it is there.
         let _awake = upstream.awake().await;
         let era = era_of(upstream);

@@ -29,7 +29,8 @@ pub const MAX_SUBSCRIPTIONS: usize = 1_000;
 
 /// The resources that a client wants to hear of, and those of which it has yet to be told.
 pub struct Subscriptions {
-    view: watch::Receiver<Arc<View>>,
+    /// What its client sees, under whatever configuration it was looked at last.
+    view: Mutex<watch::Receiver<Arc<View>>>,
     dirty: Dirty,
     tasks: TaskNews,
     held: Mutex<Held>,
@@ -62,7 +63,8 @@ pub enum Subscribed {
 impl Guest {
     /// An empty set of subscriptions, for one client, which hears of its tasks through `tasks`.
     pub fn subscriptions(&self, tasks: &TaskNews) -> Arc<Subscriptions> {
-        let (view, dirty, tasks) = (self.view.clone(), Dirty::default(), tasks.clone());
+        let (dirty, tasks) = (Dirty::default(), tasks.clone());
+        let view = Mutex::new(self.view.clone());
         Arc::new(Subscriptions { view, dirty, tasks, held: Mutex::default() })
     }
 
@@ -80,7 +82,7 @@ impl Guest {
         let target = self.find(&ask, Revision::NEWEST).await?;
         let Some(place) = subscriptions.reserve(uri)? else { return Ok(Subscribed::Agreed) };
         self.record_sending().await?;
-        let owner = &self.gateway.upstreams[&target.upstream];
+        let owner = self.generation.upstream(&target.upstream);
         match owner.subscribe(&target.own, &subscriptions.dirty, &self.owner()).await {
             Ok(upstream::Subscribed::Held(subscription)) => {
                 place.fill(subscription);
@@ -116,6 +118,25 @@ impl Subscriptions {
         drop(gone);
     }
 
+    /// Takes another view of the client's, under another configuration. What leads to nobody in it is let go of.
+    pub(super) fn look_with(&self, guest: &Guest) {
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = guest.view.clone();
+        let view = guest.view();
+        let gone: Vec<_> = {
+            let uris = &mut self.lock().uris;
+            uris.extract_if(|uri, slot| {
+                slot.subscription.is_some() && view.resolve_uri(uri).is_none()
+            })
+            .collect()
+        };
+        drop(gone);
+    }
+
+    fn view(&self) -> Arc<View> {
+        let view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&view.borrow())
+    }
+
     /// What the client has yet to be told of its tasks.
     pub fn tasks(&self) -> &TaskNews {
         &self.tasks
@@ -134,7 +155,7 @@ impl Subscriptions {
     pub async fn next(&self) -> Arc<str> {
         loop {
             let Changed { upstream, uri } = self.dirty.next().await;
-            let target = self.view.borrow().resolve_uri(&uri);
+            let target = self.view().resolve_uri(&uri);
             let may_read = target.is_some_and(|target| target.upstream == upstream);
             if may_read && self.covers(&uri) {
                 return uri;

@@ -18,10 +18,9 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use tokio::sync::watch;
 
-use super::{Guest, Subscriptions};
-use crate::catalog::{Target, View};
+use super::{Guest, Standing, Subscriptions};
+use crate::catalog::Target;
 use crate::json::{self, Object};
 use crate::mcp::call::{Body, Outcome, Reply};
 use crate::mcp::kind::Kind;
@@ -114,9 +113,8 @@ impl Handles {
 #[derive(Clone)]
 pub(super) struct Dressing {
     pub(super) handles: Arc<Handles>,
-    pub(super) principal: Principal,
-    /// What the client may see, as it changes.
-    pub(super) view: watch::Receiver<Arc<View>>,
+    /// Whose tasks they are.
+    pub(super) standing: Standing,
     /// Who answers.
     pub(super) upstream: UpstreamName,
     /// The tool's public name.
@@ -167,17 +165,17 @@ impl Naming for Dressing {
     fn handle(&self, own: &str) -> String {
         let (upstream, tool) = (self.upstream.as_str().into(), self.tool.clone());
         let task = Task { upstream, tool, era: self.era, own: own.into() };
-        self.handles.seal(&self.principal, &task)
+        self.handles.seal(&self.standing.principal, &task)
     }
 
     fn own(&self, handle: &str) -> Option<Box<str>> {
-        let task = self.handles.open(&self.principal, handle)?;
+        let task = self.handles.open(&self.standing.principal, handle)?;
         let is_here = *task.upstream == *self.upstream.as_str() && task.era == self.era;
         is_here.then_some(task.own)
     }
 
     fn is_reachable(&self) -> bool {
-        let target = self.view.borrow().resolve(Kind::Tool, &self.tool);
+        let target = self.standing.view().and_then(|it| it.resolve(Kind::Tool, &self.tool));
         // The name may have gone to another upstream since.
         target.is_some_and(|target| target.upstream == self.upstream)
     }
@@ -210,8 +208,7 @@ impl Guest {
     pub(super) fn names(&self, upstream: &UpstreamName, tool: &str, era: Era) -> Dressing {
         Dressing {
             handles: Arc::clone(&self.gateway.handles),
-            principal: self.principal.clone(),
-            view: self.view.clone(),
+            standing: self.standing(),
             upstream: upstream.clone(),
             tool: tool.into(),
             era,
@@ -240,7 +237,7 @@ impl Guest {
         }
         let names = Arc::new(self.names(&target.upstream, &target.key, task.era));
         let owner = TaskOwner::new(names, subscriptions.tasks());
-        let upstream = &self.gateway.upstreams[&target.upstream];
+        let upstream = self.generation.upstream(&target.upstream);
         match upstream.follow_task(&task.own, owner, &self.owner()).await {
             Ok(upstream::Subscribed::Held(subscription)) => {
                 subscriptions.hold_task(subscription);

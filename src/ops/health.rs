@@ -26,7 +26,7 @@ impl Health {
     pub(super) fn of(ops: &Ops) -> Self {
         let open = Check {
             name: "door".to_owned(),
-            missing: ops.door.is_closing().then(|| "stopping".to_owned()),
+            missing: ops.leaving.is_cancelled().then(|| "stopping".to_owned()),
             counts: true,
         };
         let unsettled = ops.gateway.unsettled();
@@ -42,6 +42,7 @@ impl Health {
         let mut upstreams: Vec<_> = ops
             .gateway
             .upstreams()
+            .iter()
             .map(|upstream| {
                 let report = upstream.report();
                 let missing = (!report.state.takes_calls()).then(|| match report.reason {

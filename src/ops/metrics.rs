@@ -68,7 +68,7 @@ impl Numbers {
             }));
             upstream_took.push((name, upstream.calls().durations()));
         }
-        let findings = ops.gateway.findings().map(|(name, it)| {
+        let findings = ops.gateway.findings().into_iter().map(|(name, it)| {
             let counts = [
                 ("arguments", it.arguments),
                 ("definitions", it.definitions),

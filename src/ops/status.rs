@@ -175,6 +175,7 @@ impl Status {
         let problems = gateway.problems();
         let mut upstreams: Vec<_> = gateway
             .upstreams()
+            .iter()
             .map(|live| {
                 let mut upstream = Upstream::of(live, &everything);
                 let mine = problems.iter().filter(|(name, ..)| name == live.name());
@@ -229,9 +230,9 @@ impl Status {
             started: moment::to_words(ops.started),
             uptime_seconds: (ops.begun.elapsed().as_secs_f64() * 10.0).round() / 10.0,
             ready: Health::of(ops).is_ready(),
-            draining: ops.door.is_closing(),
+            draining: ops.leaving.is_cancelled(),
             connections: meters.connections.read(),
-            sessions: ops.door.sessions() as u64,
+            sessions: ops.door.now().sessions() as u64,
             streams: meters.streams.read(),
             upstreams,
             methods,

@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 use subtle::ConstantTimeEq;
 
-use super::{Principal, Refusal};
+use super::{Pass, Principal, Refusal};
 use crate::sha256::sha256;
 
 /// A client and the hashes of its keys.
@@ -63,15 +63,20 @@ impl Keys {
     }
 
     /// Tells whose key this is.
-    pub fn find(&self, key: &str, now: SystemTime) -> Result<Principal, Refusal> {
+    pub fn find(&self, key: &str, now: SystemTime) -> Result<(Principal, Pass), Refusal> {
         if text::is_mistyped(key) {
             tracing::debug!("a key of Weir's own form is cut short or mistyped");
             return Err(Refusal::Unknown);
         }
         let shown = sha256(key);
+        Ok((self.whose(&shown, now)?, Pass::Key(shown)))
+    }
+
+    /// Tells whose key this is the hash of.
+    pub(super) fn whose(&self, shown: &[u8; 32], now: SystemTime) -> Result<Principal, Refusal> {
         let mut found = None;
-        for entry in self.candidates(&shown) {
-            if bool::from(entry.sha256.ct_eq(&shown)) {
+        for entry in self.candidates(shown) {
+            if bool::from(entry.sha256.ct_eq(shown)) {
                 found = Some(entry);
             }
         }
@@ -104,6 +109,10 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    fn whose(found: Result<(Principal, Pass), Refusal>) -> Result<Arc<str>, Refusal> {
+        found.map(|(principal, _)| principal.name)
+    }
+
     fn hash(key: &str) -> [u8; 32] {
         sha256(key)
     }
@@ -122,9 +131,9 @@ mod tests {
     fn either_of_two_keys_opens_while_they_are_changed() {
         let now = SystemTime::now();
         for (key, client) in [("old", "ann"), ("new", "ann"), ("bob's", "bob")] {
-            assert_eq!(keys(None).find(key, now).map(|found| found.name), Ok(client.into()));
+            assert_eq!(whose(keys(None).find(key, now)), Ok(client.into()));
         }
-        assert_eq!(keys(None).find("", now), Err(Refusal::Unknown));
+        assert_eq!(whose(keys(None).find("", now)), Err(Refusal::Unknown));
         assert_eq!(keys(None).principal("bob").map(|found| found.role), Some("dev".into()));
     }
 
@@ -132,7 +141,7 @@ mod tests {
     fn an_expired_key_opens_nothing() {
         let now = SystemTime::now();
         let keys = keys(Some(now));
-        assert_eq!(keys.find("new", now), Err(Refusal::Expired));
+        assert_eq!(whose(keys.find("new", now)), Err(Refusal::Expired));
         assert!(keys.find("new", now - Duration::from_secs(1)).is_ok());
     }
 
@@ -149,7 +158,7 @@ mod tests {
         };
         let now = SystemTime::now();
         assert!(Keys::new(vec![made(key.expose())]).find(key.expose(), now).is_ok());
-        assert_eq!(Keys::new(vec![made(cut)]).find(cut, now), Err(Refusal::Unknown));
+        assert_eq!(whose(Keys::new(vec![made(cut)]).find(cut, now)), Err(Refusal::Unknown));
     }
 
     #[test]
@@ -165,7 +174,7 @@ mod tests {
             assert_eq!(keys.candidates(&hash(&format!("key-{n}"))).len(), 1);
             assert!(keys.candidates(&hash(&format!("guess-{n}"))).is_empty());
         }
-        let found = keys.find("old-9999", SystemTime::now()).map(|found| found.name);
+        let found = whose(keys.find("old-9999", SystemTime::now()));
         assert_eq!(found, Ok("client-9999".into()));
     }
 
@@ -181,7 +190,7 @@ mod tests {
         };
         let keys = Keys::new(vec![key("near", near), key("ann", hash("ann's"))]);
         assert_eq!(keys.candidates(&hash("ann's")).len(), 2);
-        let found = keys.find("ann's", SystemTime::now()).map(|found| found.name);
+        let found = whose(keys.find("ann's", SystemTime::now()));
         assert_eq!(found, Ok("ann".into()));
     }
 }

@@ -153,6 +153,31 @@ impl Limits {
         Self { named, strangers, has_refused, has_patterns, limits, start: Instant::now() }
     }
 
+    /// The limits that come after these: one that is written as before goes on with what it has counted, and so do
+    /// Weir's own.
+    pub(super) fn then(&self, limits: Vec<Limit>) -> Self {
+        let mut places: Vec<Option<usize>> = vec![None; self.limits.len() + OWN_LIMITS];
+        for (number, limit) in limits.iter().enumerate() {
+            let was = self
+                .limits
+                .iter()
+                .enumerate()
+                .position(|(was, known)| known == limit && places[was].is_none());
+            if let Some(was) = was {
+                places[was] = Some(number);
+            }
+        }
+        for own in 0..OWN_LIMITS {
+            places[self.limits.len() + own] = Some(limits.len() + own);
+        }
+        let count = limits.len() + OWN_LIMITS;
+        let has_refused = AtomicBool::new(self.has_refused.load(Ordering::Relaxed));
+        let (named, strangers) =
+            (self.named.then(&places, count), self.strangers.then(&places, count));
+        let has_patterns = limits.iter().any(|limit| limit.item.is_some());
+        Self { named, strangers, has_refused, has_patterns, limits, start: self.start }
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty()

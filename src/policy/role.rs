@@ -107,6 +107,19 @@ impl Roles {
         joined.get(name).cloned().unwrap_or_else(|| (Arc::default(), NO_ROLE.into()))
     }
 
+    /// Whether the configuration has a role of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.named.contains_key(name)
+    }
+
+    /// Makes the combinations that others have, of the roles that are there now.
+    pub(super) fn join_like(&self, others: &Self) {
+        let joined = others.joined.read().unwrap_or_else(PoisonError::into_inner);
+        for name in joined.keys() {
+            self.join(&name.split('+').map(Arc::from).collect());
+        }
+    }
+
     /// The name of the role that may use what any of these allows, but for what any of them denies;
     /// `None` if there are [`MAX_JOINED`] of such already. Of no role it is one that may use nothing.
     pub(super) fn join(&self, names: &BTreeSet<Arc<str>>) -> Option<Arc<str>> {

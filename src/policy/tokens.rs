@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::role::Roles;
-use super::{Principal, Refusal};
+use super::{Pass, Principal, Refusal};
 use compact::Compact;
 pub(super) use compact::is_token;
 pub use key::Algorithm;
@@ -158,13 +158,29 @@ impl From<Bad> for Refusal {
 pub(super) struct Tokens {
     providers: Vec<Arc<Provider>>,
     roles: Arc<Roles>,
-    verified: Verified,
+    verified: Arc<Verified>,
 }
 
 impl Tokens {
     pub(super) fn new(providers: Vec<Settings>, roles: Arc<Roles>) -> Self {
         let providers = providers.into_iter().map(Provider::new).collect();
-        Self { providers, roles, verified: Verified::new(REMEMBERED) }
+        Self { providers, roles, verified: Arc::new(Verified::new(REMEMBERED)) }
+    }
+
+    /// Those of another configuration: a provider that stays as it is keeps its keys, and the tokens that were
+    /// found good by them.
+    pub(super) fn then(&self, providers: Vec<Settings>, roles: Arc<Roles>) -> Self {
+        let provider = |settings: Settings| {
+            let same = self.providers.iter().find(|known| known.settings == settings);
+            same.map_or_else(|| Provider::new(settings), Arc::clone)
+        };
+        let providers = providers.into_iter().map(provider).collect();
+        Self { providers, roles, verified: Arc::clone(&self.verified) }
+    }
+
+    /// Whether this is one of the providers, by its number.
+    pub(super) fn has(&self, provider: u64) -> bool {
+        self.providers.iter().any(|known| known.number == provider)
     }
 
     /// Whether no token can be good.
@@ -172,7 +188,7 @@ impl Tokens {
         self.providers.is_empty()
     }
 
-    /// Starts a task per provider that keeps its keys, until `stop`.
+    /// Starts a task per provider that keeps its keys, until `stop`, if it has none yet.
     pub(super) fn keep(
         &self,
         fetch: &Arc<dyn Fetch>,
@@ -180,32 +196,49 @@ impl Tokens {
         stop: &CancellationToken,
     ) {
         for provider in &self.providers {
-            tasks.spawn(Arc::clone(provider).run(Arc::clone(fetch), stop.clone()));
+            let stop = stop.child_token();
+            if provider.keeping.set(stop.clone()).is_ok() {
+                tasks.spawn(Arc::clone(provider).run(Arc::clone(fetch), stop));
+            }
         }
     }
 
+    /// Ends the tasks of the providers that `next` does not have.
+    pub(super) fn retire(&self, next: &Self) {
+        let gone = self.providers.iter().filter(|provider| !next.has(provider.number));
+        gone.filter_map(|provider| provider.keeping.get()).for_each(CancellationToken::cancel);
+    }
+
     /// Tells who shows this token. May wait for a provider's keys, for a bounded time.
-    pub(super) async fn find(&self, token: &str, now: SystemTime) -> Result<Principal, Refusal> {
+    pub(super) async fn find(
+        &self,
+        token: &str,
+        now: SystemTime,
+    ) -> Result<(Principal, Pass), Refusal> {
         let digest = Verified::digest(token);
         let holds = |good: &Good| {
-            now < good.until && self.providers[good.provider].is_current(good.generation)
+            let issuer = self.providers.iter().find(|known| known.number == good.provider);
+            now < good.until && issuer.is_some_and(|issuer| issuer.is_current(good.generation))
         };
-        if let Some(principal) = self.verified.find(&digest, holds) {
-            return Ok(principal);
-        }
-        let good = self.verify(token, now).await?;
-        let principal = good.principal.clone();
-        self.verified.remember(digest, good);
-        Ok(principal)
+        let good = match self.verified.find(&digest, holds) {
+            Some(good) => good,
+            None => {
+                let good = self.verify(token, now).await?;
+                self.verified.remember(digest, good.clone());
+                good
+            }
+        };
+        let pass = Pass::Token { provider: good.provider, until: good.until };
+        Ok((good.principal, pass))
     }
 
     async fn verify(&self, token: &str, now: SystemTime) -> Result<Good, Refusal> {
         let token = Compact::parse(token)?;
         // Whom it says it is from only chooses the keys: nothing is believed before the signature is.
         let issuer = token.claims.get_string("iss").ok_or(Bad::Issuer)?;
-        let mut providers = self.providers.iter().enumerate();
-        let found = providers.find(|(_, provider)| provider.settings.issuer == issuer);
-        let (at, provider) = found.ok_or(Bad::Issuer)?;
+        let mut providers = self.providers.iter();
+        let found = providers.find(|provider| provider.settings.issuer == issuer);
+        let provider = found.ok_or(Bad::Issuer)?;
         let settings = &provider.settings;
         if !settings.algorithms.contains(&token.algorithm) {
             return Err(Bad::Algorithm.into());
@@ -220,7 +253,7 @@ impl Tokens {
         // Under its provider's name: it says so itself, and must not be taken for somebody else.
         let application = subject.application.map(|it| format!("{}/{it}", settings.name).into());
         let principal = Principal { name, role, application };
-        Ok(Good { principal, until: subject.until, provider: at, generation })
+        Ok(Good { principal, until: subject.until, provider: provider.number, generation })
     }
 }
 

@@ -18,7 +18,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
 
 /// What to start. Comes from the configuration file alone.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub struct Command {
     /// The program: a path, or a name to be looked up in `PATH`.
     pub program: String,

@@ -1,10 +1,12 @@
 //! The handle to an upstream: what the rest of the house holds.
 
+mod waking;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -15,7 +17,7 @@ use super::board::Board;
 use super::connection::Connection;
 use super::demand::{Demand, Use};
 use super::dial::Dial;
-use super::links::{Lease, Links};
+use super::links::{Links, Route};
 use super::meter::Calls;
 use super::opener::Opener;
 use super::prompts;
@@ -25,19 +27,18 @@ use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::vitals::{Failed, Meter, Vitals};
 use super::wire::{Failure, Sent};
 use super::{Changes, Error, Listing, Report, Settings, Sharing, Source, Status};
-use crate::mcp::call::{Body, Call, Caller, Outcome, Owner, Reply};
+use crate::mcp::call::{Call, Caller, Owner, Reply};
 use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Era;
 use crate::mcp::task::TaskOwner;
 
+pub use waking::Awake;
+
 /// How many calls may wait for their turn, and how long.
 const MAX_WAITING: usize = 128;
 const MAX_WAIT: Duration = Duration::from_secs(1);
-
-/// How long whoever comes while it is being stopped waits for that: a child has 5 s on the ladder.
-const CLOSING: Duration = Duration::from_secs(10);
 
 /// Complaints that wait for the supervisor. When it is full, one about the same connection is already
 /// on its way.
@@ -76,15 +77,34 @@ struct Shared {
     calls: Calls,
 }
 
+/// Nobody asks it anything any more, and nothing that was asked is under way.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
 impl Upstream {
-    /// Starts the task that keeps the upstream connected until `stop`. One that is lazy sleeps first.
+    /// Starts the task that keeps the upstream connected until `stop`, or until nobody holds the handle and nothing
+    /// that was asked with it is under way. One that is lazy sleeps first.
     pub fn start(
         settings: Settings,
         dial: Arc<dyn Dial>,
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let settings = Arc::new(settings);
+        Self::start_after(None, settings, dial, tasks, &stop)
+    }
+
+    /// The same in the place of another one of this name: what its clients have subscribed to is subscribed to here.
+    pub fn start_after(
+        before: Option<&Self>,
+        settings: Settings,
+        dial: Arc<dyn Dial>,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Self {
+        let (settings, stop) = (Arc::new(settings), stop.child_token());
         let (link_sender, links) = watch::channel(None);
         let demand = Demand::new(&settings);
         let first = if demand.is_lazy() { Status::Asleep } else { Status::Starting };
@@ -95,7 +115,10 @@ impl Upstream {
         let opener = Opener::new(Arc::clone(&settings), dial, Arc::clone(&vitals), tasks.clone());
         let opener = Arc::new(opener);
         let further = Links::new(Arc::clone(&settings), Arc::clone(&opener), change_sender.clone());
-        let interest = Interest::new(settings.name.clone());
+        let interest = match before {
+            Some(before) => Arc::clone(&before.shared.interest),
+            None => Interest::new(settings.name.clone()),
+        };
         let board = Board {
             name: settings.name.clone(),
             links: link_sender,
@@ -153,6 +176,21 @@ impl Upstream {
         &self.shared.settings.name
     }
 
+    /// Whether it runs on these settings.
+    pub fn runs_on(&self, settings: &Settings) -> bool {
+        *self.shared.settings == *settings
+    }
+
+    /// Whether this is the same upstream, and not another one of its name.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// What stops it, whoever still holds it.
+    pub fn stop(&self) -> CancellationToken {
+        self.shared.stop.clone()
+    }
+
     /// Whether Weir is not ready while it is not up.
     pub fn is_required(&self) -> bool {
         self.shared.settings.required
@@ -196,24 +234,6 @@ impl Upstream {
     /// How often its lists were said to have changed, and news of that.
     pub fn changes(&self) -> watch::Receiver<Changes> {
         self.shared.changes.clone()
-    }
-
-    /// Has it started if it sleeps, so that it is listed.
-    pub fn wake(&self) {
-        if self.shared.demand.is_lazy() {
-            self.shared.demand.summon();
-        }
-    }
-
-    /// Has it started if it sleeps, and waits for that, but not for ever; it does not fall asleep until what is
-    /// returned is dropped.
-    pub async fn awake(&self) -> Awake {
-        Awake { _in_use: self.use_it().await }
-    }
-
-    /// It does not fall asleep until what is returned is dropped. One that sleeps is not started.
-    pub fn stay_up(&self) -> Awake {
-        Awake { _in_use: self.shared.demand.hold() }
     }
 
     /// Lists a kind through all pages. One that sleeps is not started. A kind that the upstream does not declare is empty and it is not asked.
@@ -294,31 +314,6 @@ impl Upstream {
         Ok((in_use, self.turn().await?))
     }
 
-    /// Begins to use it: if it sleeps it is started, unless it is left alone. Waits while it is starting: what
-    /// it listed before may be called before it is there.
-    async fn use_it(&self) -> Option<Use> {
-        let shared = &*self.shared;
-        let in_use = match self.rests_until() {
-            None => shared.demand.begin(),
-            Some(_) => shared.demand.hold(),
-        };
-        // Too late is as good: then it says what it is about.
-        if self.rests_until().is_none() {
-            // It may be on its way out.
-            self.is_no_more(Status::is_asleep, CLOSING).await;
-        }
-        self.is_no_more(Status::is_starting, shared.settings.timeouts.startup).await;
-        in_use
-    }
-
-    /// Waits until its status is not so any more, for no longer than `at_most`.
-    async fn is_no_more(&self, is_so: fn(&Status) -> bool, at_most: Duration) {
-        if is_so(&self.shared.status.borrow()) {
-            let mut status = self.shared.status.clone();
-            let _ = timeout(at_most, status.wait_for(|status| !is_so(status))).await;
-        }
-    }
-
     /// Subscribes a client to a resource, until what is returned is dropped; from then on its changes are
     /// marked in `dirty`. Waits until the server agrees, if it has not before.
     pub async fn subscribe(
@@ -359,7 +354,7 @@ impl Upstream {
             connection.call(call, questions, sent, settings).await
         });
         let (reply, route) = done.await?;
-        Ok(route.outlast(reply))
+        Ok(route.outlast(&self, reply))
     }
 
     /// Does `send` over the connection that is for this caller; once more over the next one if it was
@@ -458,46 +453,6 @@ impl Upstream {
         let turn = timeout(MAX_WAIT, Arc::clone(turns).acquire_owned()).await;
         drop(waiting);
         turn.map_err(|_| busy())?.map_err(|_| busy())
-    }
-}
-
-/// While this lives an upstream does not fall asleep.
-#[derive(Debug)]
-pub struct Awake {
-    _in_use: Option<Use>,
-}
-
-/// Which connection a call goes over.
-enum Route {
-    /// The one that the supervisor keeps.
-    Main(Connection),
-    /// One beside it.
-    Beside(Lease),
-}
-
-impl Route {
-    fn connection(&self) -> Connection {
-        match self {
-            Self::Main(connection) => connection.clone(),
-            Self::Beside(lease) => Connection::Wired(lease.connection.clone()),
-        }
-    }
-
-    /// The reply; the connection is in use until it has arrived.
-    fn outlast(self, reply: Reply) -> Reply {
-        match (self, reply) {
-            (
-                Self::Beside(lease),
-                Reply { era, outcome: Outcome::Result(Body::Arriving(pieces)) },
-            ) => {
-                let held = pieces.map(move |piece| {
-                    let _in_use = &lease;
-                    piece
-                });
-                Reply { era, outcome: Outcome::Result(Body::Arriving(held.boxed())) }
-            }
-            (_, reply) => reply,
-        }
     }
 }
 

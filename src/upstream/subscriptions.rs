@@ -163,6 +163,12 @@ impl Interest {
         }
     }
 
+    /// Whether anybody wants to hear of anything.
+    pub(super) fn is_wanted(&self) -> bool {
+        let of_tasks = self.tasks.as_ref().is_some_and(|tasks| tasks.is_wanted());
+        of_tasks || self.lock().entries.values().any(|entry| !entry.clients.is_empty())
+    }
+
     fn enter(
         self: &Arc<Self>,
         uri: &str,

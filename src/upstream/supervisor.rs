@@ -83,6 +83,9 @@ impl Supervisor {
         let mut backoff = Backoff::new(&self.settings.retry);
         let mut crashes = Crashes::default();
         let mut has_run = false;
+        if self.interest.is_wanted() {
+            self.demand.summon();
+        }
         loop {
             if self.demand.is_asleep() {
                 if stop.run_until_cancelled(self.demand.wanted()).await.is_none() {
@@ -202,8 +205,8 @@ impl Supervisor {
                 }
                 over = &mut listen, if listened.is_none() => listened = Some(over),
                 () = self.demand.idle() => {
-                    // Somebody may have come in between.
-                    if ear.has_tasks() {
+                    // Clients of the one before it in whose place it is have begun no use here.
+                    if ear.has_tasks() || self.interest.is_wanted() {
                         self.demand.met();
                     } else if self.demand.fall_asleep(|| self.board.asleep()) {
                         return Event::Idle;

@@ -275,6 +275,22 @@ fn an_upstream_that_is_not_required_keeps_nobody_from_being_ready_within_a_secon
 }
 
 #[test]
+fn while_it_is_about_to_stop_it_is_not_ready_and_serves_on() {
+    let served = Served::start_in(HOUSE, |folder| {
+        let file = folder.join("weir.toml");
+        let text = std::fs::read_to_string(&file).expect("it was written");
+        let text = text.replace("[server]\n", "[server]\nshutdown_delay = \"60s\"\n");
+        std::fs::write(file, text).expect("written");
+    });
+    served.wait_for("/readyz", |status, _| status == 200);
+    terminate(&served.weir);
+    served.wait_for("/readyz", |status, body| (status, body) == (503, "not ready\n"));
+    let answer = served.post("prompts/list");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // The second one, with which it does not wait, comes with the end of this test.
+}
+
+#[test]
 fn while_it_stops_it_is_not_ready_and_says_so_until_the_last_call_has_ended() {
     let hesitant = r#"'$(echo asked > asked; read -r _ < go)'"result":{"messages":[]}"#;
     let slow = r#""result":{"prompts":[{"name":"slow"}]}"#;

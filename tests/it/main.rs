@@ -35,6 +35,7 @@ mod policy;
 mod progress;
 mod properties;
 mod questions;
+mod reload;
 mod resuming;
 mod retrying;
 mod revisions;

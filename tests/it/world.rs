@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -19,7 +19,7 @@ use hyper::Uri;
 use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;
 use tokio_util::task::TaskTracker;
-use weir::app::App;
+use weir::app::{App, Outcome, Reloader};
 use weir::audit::{Audit, Writer};
 use weir::config::{Config, Options};
 use weir::downstream::http::Route;
@@ -40,6 +40,10 @@ const CLOSING: Duration = Duration::from_secs(60);
 /// A running house and who stands around it.
 pub(crate) struct World {
     app: App,
+    reloader: Reloader,
+    /// What is read at the next reload.
+    text: Arc<Mutex<String>>,
+    sides: Vec<(&'static str, Side)>,
     upstreams: BTreeMap<String, Upstream>,
     /// The tasks of the scripts and of the clients.
     tasks: TaskTracker,
@@ -151,7 +155,8 @@ impl World {
         tasks: TaskTracker,
         between: Between,
     ) -> Self {
-        let config = completed(&scripts, config);
+        let sides: Vec<_> = scripts.iter().map(|(name, script)| (*name, script.side)).collect();
+        let config = completed(&sides, config);
         let revision = |(name, script): &(&str, Script)| ((*name).to_owned(), script.side.revision);
         let judge = Judge::new(scripts.iter().map(revision).collect());
         let start = |(name, script): (&str, Script)| {
@@ -165,7 +170,27 @@ impl World {
             Arc::new(Scripted { upstreams: upstreams.clone(), between: Arc::clone(&between) });
         let app = App::open_for(&parsed, dial, None, log(&parsed));
         app.keep_keys();
-        Self { app, upstreams, tasks, between, verdict: Verdict(judge) }
+        let text = Arc::new(Mutex::new(config));
+        let written = Arc::clone(&text);
+        let reloader = app.reloader(move |_| {
+            let text = written.lock().expect("nobody panics here").clone();
+            Config::parse(&text, Path::new("weir.toml"), &Options::default())
+        });
+        Self { app, reloader, text, sides, upstreams, tasks, between, verdict: Verdict(judge) }
+    }
+
+    /// Writes another configuration, completed as the first one was, and has it read.
+    pub(crate) async fn reload(&self, config: &str) -> Outcome {
+        let names: Vec<_> = self.sides.iter().map(|(name, _)| *name).collect();
+        self.reload_with(&names, config).await
+    }
+
+    /// The same with these of the scripts.
+    pub(crate) async fn reload_with(&self, names: &[&str], config: &str) -> Outcome {
+        let sides = self.sides.iter().filter(|(name, _)| names.contains(name));
+        let config = completed(&Vec::from_iter(sides.copied()), config);
+        *self.text.lock().expect("nobody panics here") = config;
+        self.reloader.reload().await
     }
 
     pub(crate) fn upstream(&self, name: &str) -> &Upstream {
@@ -184,12 +209,12 @@ impl World {
 
     /// How many legacy sessions over HTTP are open.
     pub(crate) fn sessions(&self) -> usize {
-        self.app.door().sessions()
+        self.app.door().now().sessions()
     }
 
     /// What is served over HTTP, and where.
     pub(crate) fn routes(&self) -> Vec<(Route, String)> {
-        self.app.door().routes().map(|(route, path)| (route, path.to_owned())).collect()
+        self.app.door().now().routes().map(|(route, path)| (route, path.to_owned())).collect()
     }
 
     /// A client of the configuration, without a wire.
@@ -270,7 +295,9 @@ impl World {
     /// What opens connections to a door.
     fn way_in(&self, side: Side, role: &str) -> Open {
         let (door, tasks) = (Arc::clone(self.app.door()), self.tasks.clone());
-        let guest = self.app.gateway().enter_locally(role);
+        // Who comes so under a role of its own is that client, as with `weir stdio --as`.
+        let gateway = self.app.gateway();
+        let guest = gateway.enter_as(role).unwrap_or_else(|| gateway.enter_locally(role));
         let talk = self.verdict.0.client(side);
         let between = Arc::clone(&self.between);
         let connect = move || {
@@ -316,11 +343,11 @@ pub(crate) fn sha256(key: &str) -> String {
 }
 
 /// The configuration with the way to each script and a client for each role.
-fn completed(scripts: &Scripts, config: &str) -> String {
+fn completed(sides: &[(&'static str, Side)], config: &str) -> String {
     let mut config = config.to_owned();
-    for (name, script) in scripts {
+    for (name, side) in sides {
         let header = format!("[upstreams.{name}]");
-        let way = match script.side.wire {
+        let way = match side.wire {
             Wire::Stdio => format!("{header}\ncommand = \"{name}\""),
             // Which of the two transports it is has to be found out.
             Wire::Http | Wire::Sse => format!("{header}\nurl = \"http://{name}.test/mcp\""),

@@ -138,6 +138,6 @@ pub(super) fn switched_off(config: &Config, upstream: &Outline) -> Fact {
 }
 
 /// The running upstream of this name.
-pub(super) fn handle<'h>(house: &'h House, name: &str) -> Option<&'h upstream::Upstream> {
-    house.app().gateway().upstreams().find(|upstream| upstream.name().as_str() == name)
+pub(super) fn handle(house: &House, name: &str) -> Option<upstream::Upstream> {
+    house.app().gateway().upstreams().into_iter().find(|upstream| upstream.name().as_str() == name)
 }

@@ -157,6 +157,12 @@ fn server() -> Vec<Key> {
             "How long calls that are under way may run on after SIGTERM or SIGINT, before they are broken off.",
         )
         .or(duration(default.shutdown_grace)),
+        Key::new(
+            "watch",
+            Shape::Boolean,
+            "Whether a change of the configuration's files is taken up by itself; SIGHUP has them read again in any case.",
+        )
+        .or(default.watch),
         tls(),
     ]
 }

@@ -17,11 +17,12 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::tls::Tls;
 use super::{serve_connection, serve_secured};
-use crate::downstream::Door;
+use crate::downstream::Doors;
 
 /// A listening socket. All clones are the same one, which closes with the last of them.
 #[derive(Clone)]
@@ -75,25 +76,37 @@ impl AsFd for Socket {
     }
 }
 
-/// Accepts connections until the house closes, and serves each on a task of its own.
+/// Accepts connections until the house closes, and serves each on a task of its own, so many at a time; further ones
+/// wait in the kernel.
 ///
 /// Never ends on an error: what accepting can fail with passes (a client that left, no free file
 /// descriptors), so it waits and tries again.
-pub async fn accept_loop(socket: impl Into<Socket>, tls: Option<Arc<Tls>>, door: Arc<Door>) {
+pub async fn accept_loop(
+    socket: impl Into<Socket>,
+    tls: Option<Arc<Tls>>,
+    places: usize,
+    doors: Arc<Doors>,
+) {
     let socket = socket.into();
-    let sweeper = Arc::clone(&door);
-    door.tasks.spawn(async move { sweeper.sessions.sweep(&sweeper.stop).await });
+    // What is the same under every configuration; who held more would hold the first one for good.
+    let (tasks, stop, sessions) = {
+        let door = doors.now();
+        (door.tasks.clone(), door.stop.clone(), Arc::clone(&door.sessions))
+    };
+    let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
+    let ending = stop.clone();
+    tasks.spawn(async move { sessions.sweep(&ending).await });
     if let Some(tls) = tls.clone() {
-        let stop = door.stop.clone();
-        door.tasks.spawn(async move { tls.watch(&stop).await });
+        let ending = stop.clone();
+        tasks.spawn(async move { tls.watch(&ending).await });
     }
-    let places = Arc::new(Semaphore::new(door.settings.max_connections));
+    let begin = |stream, place| begin(&tasks, &doors, tls.clone(), stream, place);
     let mut spare = Spare::new();
     let mut pause = FIRST_PAUSE;
     loop {
         let accepted = tokio::select! {
             biased;
-            () = door.stop.cancelled() => break,
+            () = stop.cancelled() => break,
             accepted = async {
                 // Before accepting: who has no place waits in the kernel and not here.
                 let place = Arc::clone(&places).acquire_owned().await;
@@ -104,7 +117,7 @@ pub async fn accept_loop(socket: impl Into<Socket>, tls: Option<Arc<Tls>>, door:
         match accepted {
             Ok((stream, place)) => {
                 pause = FIRST_PAUSE;
-                begin(&door, tls.clone(), stream, Some(place));
+                begin(stream, Some(place));
             }
             Err(error) if is_the_peers(&error) => {}
             Err(error) => {
@@ -113,7 +126,7 @@ pub async fn accept_loop(socket: impl Into<Socket>, tls: Option<Arc<Tls>>, door:
                     spare.turn_away(&socket);
                 }
                 tokio::select! {
-                    () = door.stop.cancelled() => break,
+                    () = stop.cancelled() => break,
                     () = tokio::time::sleep(pause) => {}
                 }
                 pause = (pause * 2).min(MAX_PAUSE);
@@ -122,13 +135,14 @@ pub async fn accept_loop(socket: impl Into<Socket>, tls: Option<Arc<Tls>>, door:
     }
     if !socket.is_shared() {
         // Closing the socket would cut them off, and what they may have asked already.
-        socket.waiting().for_each(|stream| begin(&door, tls.clone(), stream, None));
+        socket.waiting().for_each(|stream| begin(stream, None));
     }
 }
 
 /// Serves a connection on a task of its own.
 fn begin(
-    door: &Arc<Door>,
+    tasks: &TaskTracker,
+    doors: &Arc<Doors>,
     tls: Option<Arc<Tls>>,
     stream: TcpStream,
     place: Option<OwnedSemaphorePermit>,
@@ -140,8 +154,8 @@ fn begin(
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%peer, %error, "small answers may be late");
     }
-    let serving = Arc::clone(door);
-    door.tasks.spawn(async move {
+    let serving = Arc::clone(doors);
+    tasks.spawn(async move {
         match tls {
             None => serve_connection(serving, stream, Some(peer)).await,
             Some(tls) => serve_secured(serving, &tls, stream, peer).await,

@@ -39,7 +39,7 @@ use crate::downstream::beside::Beside;
 use crate::downstream::modern::Exchange;
 use crate::downstream::questions::Questions;
 use crate::downstream::session::{self, InUse};
-use crate::downstream::{Door, batch, encode, era, legacy, modern, modern_headers, origin};
+use crate::downstream::{Door, Doors, batch, encode, era, legacy, modern, modern_headers, origin};
 use crate::gateway::{Guest, Reason};
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
@@ -49,22 +49,24 @@ use crate::trail::Trail;
 
 /// Answers one request. `gone` is ready once its client has closed the connection.
 pub(super) fn answer(
-    door: Arc<Door>,
+    doors: Arc<Doors>,
     connection: Connection,
     request: Request<Incoming>,
     busy: Busy,
     gone: BoxFuture<'static, ()>,
 ) -> impl Future<Output = Reply> {
-    Trail::begin().walk(work(door, connection, request, busy, gone))
+    Trail::begin().walk(work(doors, connection, request, busy, gone))
 }
 
 async fn work(
-    door: Arc<Door>,
+    doors: Arc<Doors>,
     connection: Connection,
     request: Request<Incoming>,
     busy: Busy,
     gone: BoxFuture<'static, ()>,
 ) -> Reply {
+    // The one at which it is served, whatever comes meanwhile.
+    let door = doors.now();
     let (parts, incoming) = request.into_parts();
     let route = Route::find(&door.settings, parts.uri.path());
     let record = record::begin(&door, &connection, route, &parts);
@@ -75,7 +77,9 @@ async fn work(
             Method::GET => get(&door, &guest, &parts.headers, gone).await,
             _ => delete(&door, &guest, &parts.headers),
         },
-        Ok((Route::PairStream, guest)) => pair::open(&door, guest, &parts.headers, gone).await,
+        Ok((Route::PairStream, guest)) => {
+            pair::open(&doors, &door, guest, &parts.headers, gone).await
+        }
         Ok((Route::PairMessages, guest)) => pair::post(&door, &guest, &parts, incoming).await,
         Ok((Route::Metadata, _)) => protection::metadata(&door.settings),
         Err(reply) => *reply,
@@ -126,7 +130,7 @@ async fn admit(
     };
     let from = connection.peer.map(|peer| peer.ip().to_canonical());
     let arrival = Arrival { credentials, from };
-    let guest = door.gateway.enter(arrival).await.map_err(|refusal| {
+    let guest = door.enter(arrival).await.map_err(|refusal| {
         // Why is the operator's to know: a client learns no more than that it was refused.
         debug!(%refusal, "a client is not let in");
         meters.refused(Reason::Auth);
@@ -321,7 +325,7 @@ async fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply
     };
     let listen = guest.listen(&peer.subscriptions, peer.revision);
     let listen = listen.with_visits(&peer.client.visits);
-    match door.sessions.open(guest.principal(), peer, listen) {
+    match door.sessions.open(guest, peer, listen) {
         Ok(session) => {
             guest.record().in_session(&session.id);
             guest.record().speaks(session.peer.revision);
@@ -367,9 +371,9 @@ async fn get(
         return body::later(FULL, FULL_RETRY);
     }
     if door.settings.resumable {
-        return resume::get(door, session, headers, gone);
+        return resume::get(door, session, guest, headers, gone);
     }
-    streams::changes(door, session, None, gone)
+    streams::changes(door, session, guest, None, gone)
 }
 
 /// Whether so much is held for clients that no stream is opened.
@@ -398,7 +402,7 @@ fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Box
         return Err(body::refusal(StatusCode::BAD_REQUEST, text).into());
     }
     let id = origin::only(headers, &HeaderName::from_static(session::HEADER));
-    let session = id.and_then(|id| door.sessions.find(guest.principal(), id));
+    let session = id.and_then(|id| door.sessions.find(guest, id));
     let session = session.ok_or_else(|| {
         let text = "no session has this id, or it has ended: send `initialize` again";
         body::refusal(StatusCode::NOT_FOUND, text)

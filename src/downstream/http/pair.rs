@@ -33,7 +33,7 @@ use super::incoming::{FULL, FULL_RETRY, closing, read};
 use crate::audit::Wire;
 use crate::downstream::answer::Answer;
 use crate::downstream::streams::Slot;
-use crate::downstream::{Door, batch};
+use crate::downstream::{Door, Doors, batch};
 use crate::event_stream::{KEEP_ALIVE, write_event, write_message};
 use crate::gateway::Guest;
 use crate::rpc::Message;
@@ -49,6 +49,7 @@ pub const MESSAGES_PATH: &str = "/messages";
 
 /// Opens a stream and the session that lives as long.
 pub(super) async fn open(
+    doors: &Doors,
     door: &Arc<Door>,
     guest: Guest,
     headers: &HeaderMap,
@@ -75,7 +76,7 @@ pub(super) async fn open(
     record.in_session(listed.id());
     guest.record().in_session(listed.id());
     let guest = guest.recorded(record);
-    let talk = Talk::new(Arc::clone(door), guest, posted, queue, end.clone(), listed);
+    let talk = Talk::new(doors, Arc::clone(door), guest, posted, queue, end.clone(), listed);
     door.tasks.spawn(talk.run());
 
     let outgoing = Outgoing {

@@ -22,6 +22,7 @@ use crate::downstream::session::{InUse, Session};
 use crate::downstream::tracks::{Kind, Reader, Writer};
 use crate::downstream::{Door, origin};
 use crate::event_stream::{KEEP_ALIVE, write_numbered, write_place, write_retry};
+use crate::gateway::Guest;
 use crate::mcp::call::Broken;
 use crate::mcp::revision::Revision;
 
@@ -89,17 +90,18 @@ async fn write(call: Call, writer: Writer, _session: InUse, stop: CancellationTo
 pub(super) fn get(
     door: &Arc<Door>,
     session: InUse,
+    guest: &Guest,
     headers: &HeaderMap,
     gone: future::BoxFuture<'static, ()>,
 ) -> Reply {
     if !headers.contains_key(LAST_EVENT_ID) {
         let track = session.tracks.begin(Kind::Changes);
-        return streams::changes(door, session, track, gone);
+        return streams::changes(door, session, guest, track, gone);
     }
     let place = origin::only(headers, &LAST_EVENT_ID);
     match place.and_then(|place| session.tracks.take_up(place)) {
         Some((Some(writer), reader)) => {
-            streams::changes(door, session, Some((writer, reader)), gone)
+            streams::changes(door, session, guest, Some((writer, reader)), gone)
         }
         Some((None, reader)) => {
             let alive = stream::once(future::ready(Ok(Bytes::from_static(KEEP_ALIVE))));

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{StreamExt, stream};
 use tokio::time::Interval;
+use tokio_util::sync::CancellationToken;
 
 use super::body::{self, Reply};
 use super::resume;
@@ -17,22 +18,24 @@ use crate::downstream::session::{InUse, Primary};
 use crate::downstream::tracks::{Reader, Writer};
 use crate::downstream::{Door, encode};
 use crate::event_stream::{KEEP_ALIVE, write_message, write_numbered};
+use crate::gateway::Guest;
 use crate::json::Object;
 
 /// The primary stream of a legacy session; with a track it can be taken up again.
 pub(super) fn changes(
     door: &Arc<Door>,
     session: InUse,
+    guest: &Guest,
     track: Option<(Writer, Reader)>,
     gone: BoxFuture<'static, ()>,
 ) -> Reply {
     let place: Vec<_> =
         track.iter().flat_map(|(_, reader)| resume::place(&session, reader)).map(Ok).collect();
     let changes = Changes {
-        turn: Turn::Waiting(session),
+        turn: Turn::Waiting(session, guest.clone()),
         track,
         silence: body::silence(door.settings.sse_keepalive),
-        door: Arc::clone(door),
+        stop: door.stop.clone(),
     };
     // A comment at once: some clients wait for the first byte before they go on.
     let begin = stream::once(std::future::ready(Ok(Bytes::from_static(KEEP_ALIVE))));
@@ -49,13 +52,13 @@ struct Changes {
     turn: Turn,
     track: Option<(Writer, Reader)>,
     silence: Interval,
-    door: Arc<Door>,
+    stop: CancellationToken,
 }
 
 enum Turn {
     /// The stream before this one has not let go yet; its client may be stalled, so the response
     /// begins without waiting for it.
-    Waiting(InUse),
+    Waiting(InUse, Guest),
     Primary(Primary),
     /// The last event has gone out.
     Over,
@@ -64,10 +67,10 @@ enum Turn {
 impl Changes {
     async fn next(mut self) -> Option<(Bytes, Self)> {
         let mut primary = match self.turn {
-            Turn::Waiting(session) => tokio::select! {
+            Turn::Waiting(session, guest) => tokio::select! {
                 biased;
-                () = self.door.stop.cancelled() => return None,
-                primary = session.become_primary() => primary,
+                () = self.stop.cancelled() => return None,
+                primary = session.become_primary(&guest) => primary,
             },
             Turn::Primary(primary) => primary,
             Turn::Over => return None,
@@ -82,7 +85,7 @@ impl Changes {
             let news = tokio::select! {
                 biased;
                 () = primary.over.cancelled() => return None,
-                () = self.door.stop.cancelled() => {
+                () = self.stop.cancelled() => {
                     let farewell = resume::farewell(&primary)?;
                     return Some((farewell, Self { turn: Turn::Over, ..self }));
                 }
@@ -94,7 +97,8 @@ impl Changes {
                 news = primary.listen.next() => news,
                 _ = self.silence.tick() => break Bytes::from_static(KEEP_ALIVE),
             };
-            let message = encode::news(&news, Object::new());
+            // Its client would not be let in any more.
+            let message = encode::news(&news?, Object::new());
             match &self.track {
                 Some((writer, _)) => writer.push(message),
                 None => break write_message(&message),
@@ -105,27 +109,29 @@ impl Changes {
     }
 }
 
-/// A modern listen: acknowledged first, ended with a result when the house closes.
+/// A modern listen: acknowledged first, ended with a result when the house closes, or its client would not be let in
+/// any more.
 pub(super) fn listen(
     door: &Arc<Door>,
     listening: Listening,
     gone: BoxFuture<'static, ()>,
 ) -> Reply {
     let silence = body::silence(door.settings.sse_keepalive);
-    let state = (Some(listening), silence, Arc::clone(door));
-    let events = stream::unfold(state, |(listening, mut silence, door)| async {
+    let state = (Some(listening), silence, door.stop.clone());
+    let events = stream::unfold(state, |(listening, mut silence, stop)| async {
         let mut listening = listening?;
-        let event = tokio::select! {
+        let change = tokio::select! {
             biased;
-            () = door.stop.cancelled() => {
-                let end = write_message(&listening.ended());
-                return Some((Ok(end), (None, silence, door)));
-            }
-            change = listening.next() => write_message(&change),
-            _ = silence.tick() => Bytes::from_static(KEEP_ALIVE),
+            () = stop.cancelled() => None,
+            change = listening.next() => change.map(|change| write_message(&change)),
+            _ = silence.tick() => Some(Bytes::from_static(KEEP_ALIVE)),
+        };
+        let Some(event) = change else {
+            let end = write_message(&listening.ended());
+            return Some((Ok(end), (None, silence, stop)));
         };
         silence.reset();
-        Some((Ok(event), (Some(listening), silence, door)))
+        Some((Ok(event), (Some(listening), silence, stop)))
     });
     let mut reply = body::events(events);
     reply.body_mut().until(gone);

@@ -152,18 +152,18 @@ fn ended(outcome: Outcome) -> Ending {
 
 impl Listening {
     /// What goes out next: the acknowledgment (spec, subscriptions: it comes first), then each change that
-    /// was asked for. Never ends. Cancel-safe.
-    pub(in crate::downstream) async fn next(&mut self) -> Bytes {
+    /// was asked for. Ends when its client would not be let in any more. Cancel-safe.
+    pub(in crate::downstream) async fn next(&mut self) -> Option<Bytes> {
         if let Some(opening) = &mut self.opening {
             let honored = opening.await;
             self.opening = None;
-            return self.acknowledged(&honored);
+            return Some(self.acknowledged(&honored));
         }
         loop {
-            let news = self.listen.next().await;
+            let news = self.listen.next().await?;
             if let News::Task(task) = &news {
                 match self.told(task) {
-                    Some(told) => return told,
+                    Some(told) => return Some(told),
                     None => continue,
                 }
             }
@@ -174,7 +174,7 @@ impl Listening {
                 News::Visited(_) => false,
             };
             if is_wanted {
-                return encode::news(&news, self.params());
+                return Some(encode::news(&news, self.params()));
             }
         }
     }

@@ -153,17 +153,17 @@ async fn what_is_under_way_is_finished_when_the_house_closes() {
     world.script.go.send(()).expect("somebody waits");
     assert_eq!(text_of(&client.response().await.json()), "went");
     assert!(client.is_closed().await);
-    world.door.tasks.close();
+    world.door.now().tasks.close();
 }
 
 /// The one test with real sockets, and so with a real clock.
 #[tokio::test]
 async fn who_has_no_place_waits_and_nobody_is_accepted_when_the_house_closes() {
-    let world = World::with(Settings { max_connections: 1, ..Settings::default() }).await;
+    let world = World::with(Settings::default()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     let door = Arc::clone(&world.door);
-    let accepting = world.door.tasks.spawn(accept_loop(listener, None, door));
+    let accepting = world.door.now().tasks.spawn(accept_loop(listener, None, 1, door));
     let connect = || async {
         let io = TcpStream::connect(address).await.expect("the kernel takes it");
         Client { io: Box::new(io), read: Vec::new() }

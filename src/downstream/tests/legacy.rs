@@ -43,7 +43,7 @@ async fn a_session_is_needed_and_good_for_its_owner_until_its_end() {
         format!("DELETE /mcp HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: {session}\r\n\r\n");
     assert_eq!(client.ask(delete).await.status, 204);
     assert_eq!(client.ask(&ping).await.status, 404);
-    assert_eq!(world.door.sessions(), 0);
+    assert_eq!(world.door.now().sessions(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,7 +65,7 @@ async fn an_idle_session_ends_and_too_many_push_the_oldest_out() {
         open(&mut client, "2025-11-25").await;
     }
     assert_eq!(client.ask(legacy(&oldest, "ping", "{}")).await.status, 404);
-    assert_eq!(world.door.sessions(), 16 * 32);
+    assert_eq!(world.door.now().sessions(), 16 * 32);
 }
 
 #[tokio::test(start_paused = true)]

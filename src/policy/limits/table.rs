@@ -83,6 +83,27 @@ impl Table {
         Self { buckets: DashMap::new(), line: Mutex::default(), overflow, most }
     }
 
+    /// A table for so many other limits, with the buckets of those that are among them: `places` tells for each limit
+    /// of this one which it is there. Who has places in a bucket gives them back there.
+    pub(super) fn then(&self, places: &[Option<usize>], limits: usize) -> Self {
+        let mut next = Self::new(limits, self.most);
+        let now_at = |limit: usize| places.get(limit).copied().flatten();
+        for (was, bucket) in self.overflow.iter().enumerate() {
+            if let Some(now) = now_at(was) {
+                next.overflow[now] = Arc::clone(bucket);
+            }
+        }
+        let mut line = VecDeque::new();
+        for entry in &self.buckets {
+            let Some(limit) = now_at(entry.key().limit) else { continue };
+            let key = Key { limit, who: entry.key().who.clone() };
+            line.push_back(key.clone());
+            next.buckets.insert(key, Arc::clone(entry.value()));
+        }
+        next.line = Mutex::new(line);
+        next
+    }
+
     /// The bucket of this key, as it is.
     pub(super) fn find(&self, key: &Key) -> Option<Arc<Bucket>> {
         self.buckets.get(key).map(|bucket| Arc::clone(&bucket))

@@ -5,7 +5,8 @@
 //! are known go on for [`MAX_AGE`], and then none is: nothing is ever let in unchecked.
 //! Knows nothing of: what tokens say.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +24,10 @@ use crate::policy::Refusal;
 /// A provider. The doors look keys up, one task fetches them.
 pub(super) struct Provider {
     pub(super) settings: Settings,
+    /// No other one ever has the same.
+    pub(super) number: u64,
+    /// What ends the task that keeps the keys, once there is one.
+    pub(super) keeping: OnceLock<CancellationToken>,
     state: watch::Sender<State>,
     /// Somebody shows a key's id that is not known.
     wanted: Notify,
@@ -49,8 +54,10 @@ struct Held {
 
 impl Provider {
     pub(super) fn new(settings: Settings) -> Arc<Self> {
-        let state = watch::Sender::default();
-        Arc::new(Self { settings, state, wanted: Notify::new() })
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let (state, keeping) = (watch::Sender::default(), OnceLock::new());
+        Arc::new(Self { settings, number, keeping, state, wanted: Notify::new() })
     }
 
     /// The key that a token names, and the generation of its set. Waits for a fetch that is under way or due.

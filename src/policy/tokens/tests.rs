@@ -114,7 +114,7 @@ impl House {
 
     async fn enter_at(&self, token: &str, now: SystemTime) -> Result<Principal, Refusal> {
         let arrival = Arrival { credentials: Credentials::Bearer(token), from: None };
-        self.policy.enter(arrival, now).await
+        self.policy.enter(arrival, now).await.map(|(principal, _)| principal)
     }
 
     /// Lets everything run that waits for nothing but its turn.

@@ -17,7 +17,7 @@ pub(super) struct Good {
     /// From when on it is refused.
     pub(super) until: SystemTime,
     /// Which provider issued it, and which of its sets of keys says so.
-    pub(super) provider: usize,
+    pub(super) provider: u64,
     pub(super) generation: u64,
 }
 
@@ -45,19 +45,18 @@ impl Verified {
     }
 
     /// What is remembered, if `good` says that it still holds; else it is forgotten.
-    pub(super) fn find(&self, token: &Digest, good: impl Fn(&Good) -> bool) -> Option<Principal> {
+    pub(super) fn find(&self, token: &Digest, good: impl Fn(&Good) -> bool) -> Option<Good> {
         let mut generations = self.lock();
         if let Some(found) = generations.young.get(token) {
             if good(found) {
-                return Some(found.principal.clone());
+                return Some(found.clone());
             }
             generations.young.remove(token);
             return None;
         }
         let found = generations.old.remove(token).filter(good)?;
-        let principal = found.principal.clone();
-        self.put(&mut generations, *token, found);
-        Some(principal)
+        self.put(&mut generations, *token, found.clone());
+        Some(found)
     }
 
     pub(super) fn remember(&self, token: Digest, good: Good) {
@@ -99,12 +98,12 @@ mod tests {
         for n in 0..1_000 {
             verified.remember(Verified::digest(&n.to_string()), good("x"));
             if n % 5 == 0 {
-                let found = verified.find(&kept, |_| true).map(|principal| principal.name);
+                let found = verified.find(&kept, |_| true).map(|good| good.principal.name);
                 assert_eq!(found, Some("ann".into()));
             }
             assert!(verified.len() <= 20);
         }
-        assert_eq!(verified.find(&Verified::digest("0"), |_| true), None);
+        assert!(verified.find(&Verified::digest("0"), |_| true).is_none());
     }
 
     #[test]
@@ -112,7 +111,7 @@ mod tests {
         let verified = Verified::new(10);
         let token = Verified::digest("a");
         verified.remember(token, good("ann"));
-        assert_eq!(verified.find(&token, |_| false), None);
-        assert_eq!(verified.find(&token, |_| true), None);
+        assert!(verified.find(&token, |_| false).is_none());
+        assert!(verified.find(&token, |_| true).is_none());
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use weir::app::App;
 use weir::config::{Config, Options};
-use weir::downstream::Door;
+use weir::downstream::Doors;
 use weir::gateway::Guest;
 use weir::rpc::Id;
 use weir::upstream::dial::{Child, Command, Dial, Stream};
@@ -209,7 +209,7 @@ async fn start<'a>(client: &'a Client, held: &mut Held) -> (Exchange<'a>, Call) 
 
 /// A house on a thread of its own.
 struct House {
-    door: Arc<Door>,
+    door: Arc<Doors>,
     guest: Guest,
     /// Where its tasks run.
     runtime: Handle,

@@ -335,9 +335,7 @@ impl Person {
         }
     }
 
-    fn told(
-        &self,
-    ) -> std::sync::MutexGuard<'_, Told> {
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

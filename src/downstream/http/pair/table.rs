@@ -14,7 +14,7 @@ use crate::downstream::session::{self, Seat};
 use crate::policy::Principal;
 
 /// All sessions of the pair.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(in crate::downstream) struct Pairs {
     by_id: Arc<DashMap<Box<str>, Entry>>,
 }

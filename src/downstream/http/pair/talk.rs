@@ -16,7 +16,7 @@ use super::table::Listed;
 use crate::audit::Record;
 use crate::downstream::answer::{Answer, Call, Refused};
 use crate::downstream::conversation::Conversation;
-use crate::downstream::{Door, legacy};
+use crate::downstream::{Door, Doors, legacy};
 use crate::gateway::Guest;
 use crate::rpc::{Message, Request, code};
 
@@ -48,11 +48,14 @@ enum Event {
     Gone,
     /// The house closes.
     Stop,
+    /// Another configuration holds.
+    Replaced,
     Posted(Option<Posted>),
 }
 
 impl Talk {
     pub(super) fn new(
+        doors: &Doors,
         door: Arc<Door>,
         guest: Guest,
         inbox: mpsc::Receiver<Posted>,
@@ -63,11 +66,11 @@ impl Talk {
         let stop = door.stop.clone();
         // Room for one of the largest whatever else waits.
         let room = 2 * door.settings.max_reply;
-        let conversation = Conversation::new(door, guest, queue, end.clone(), HINT, room);
+        let conversation = Conversation::new(doors, door, guest, queue, end.clone(), HINT, room);
         Self { conversation, inbox, end, stop, listed }
     }
 
-    /// Takes what is posted until the stream has ended or the house closes. The stream ends when this
+    /// Takes what is posted until the stream has ended, the house closes or its client would not be let in any more. The stream ends when this
     /// does, if it has not before: nobody is left who has anything to say.
     pub(super) async fn run(mut self) {
         loop {
@@ -75,6 +78,7 @@ impl Talk {
                 biased;
                 () = self.end.cancelled() => Event::Gone,
                 () = self.stop.cancelled() => Event::Stop,
+                () = self.conversation.replaced() => Event::Replaced,
                 posted = self.inbox.recv() => Event::Posted(posted),
             };
             match event {
@@ -82,7 +86,8 @@ impl Talk {
                     // Whoever has posted may have left.
                     let _ = verdict.send(self.take(told));
                 }
-                Event::Gone | Event::Stop | Event::Posted(None) => break,
+                Event::Replaced if self.conversation.follow() => {}
+                Event::Replaced | Event::Gone | Event::Stop | Event::Posted(None) => break,
             }
         }
         // Nobody finds it any more, and who has found it before is told that it has ended.

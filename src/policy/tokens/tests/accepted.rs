@@ -144,7 +144,7 @@ async fn a_key_and_a_token_are_told_apart_by_their_form() {
             ..Default::default()
         });
         let arrival = Arrival { credentials: Credentials::Bearer(shown), from: None };
-        policy.enter(arrival, mint::now()).await.map(|found| found.name.to_string())
+        policy.enter(arrival, mint::now()).await.map(|found| found.0.name.to_string())
     };
     assert_eq!(enter(vec![settings()], "abc").await, Ok("bob".to_owned()));
     let malformed = crate::policy::tokens::Bad::Form.into();

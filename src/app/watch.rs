@@ -1,0 +1,157 @@
+//! Noticing that the files of the configuration have changed.
+//!
+//! What counts is what stands in them: the texts are hashed, so that it does not matter how a file came to be another
+//! one (written in place, put in its place, a link that leads elsewhere, a new file beside it). The kernel's notices
+//! only say when to look; where it says nothing, looking every two seconds finds it. What is still being written is
+//! waited for.
+//!
+//! Knows nothing of: what is in the files, and the files that hold secrets.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{Reloader, Rooms};
+use crate::config::{Config, Options};
+use crate::sha256::sha256;
+
+/// The files of a configuration, as they were at a moment.
+pub struct Files {
+    path: PathBuf,
+    options: Options,
+    last: Print,
+}
+
+/// Which files there are, and what is in them.
+#[derive(Clone, PartialEq)]
+struct Print {
+    files: Vec<PathBuf>,
+    sha256: [u8; 32],
+}
+
+impl Files {
+    /// Looks at the files, before they are read. Nothing if there are none that could be read again: the configuration
+    /// comes through a pipe.
+    pub fn look(path: &Path, options: &Options) -> Option<Self> {
+        let is_pipe = path.metadata().is_ok_and(|about| !about.is_file());
+        let look = || {
+            let last = print(path, options, &[]);
+            Self { path: path.to_owned(), options: options.clone(), last }
+        };
+        (!is_pipe).then(look)
+    }
+
+    /// Has the configuration reloaded whenever the files have changed, where it says so, until `stop`.
+    pub(super) async fn follow(
+        mut self,
+        rooms: Arc<Rooms>,
+        reloader: Reloader,
+        stop: CancellationToken,
+    ) {
+        let work = async {
+            let (events, mut told) = watch::channel(());
+            let mut look = interval(LOOK_EVERY);
+            look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut _kernel = listen(&self.last.files, &events);
+            loop {
+                let was_told = tokio::select! {
+                    _ = told.changed() => true,
+                    _ = look.tick() => false,
+                };
+                if !rooms.config().server.watch {
+                    continue;
+                }
+                if was_told {
+                    sleep(BURST).await;
+                }
+                // What happens from here on is another change.
+                told.mark_unchanged();
+                let mut now = self.print().await;
+                if now == self.last {
+                    continue;
+                }
+                loop {
+                    sleep(BURST).await;
+                    let later = self.print().await;
+                    if std::mem::replace(&mut now, later.clone()) == later {
+                        break;
+                    }
+                }
+                self.last = now;
+                // Folders may have come, or one that is watched may have been put aside.
+                _kernel = listen(&self.last.files, &events);
+                reloader.reload().await;
+            }
+        };
+        let _: Option<()> = stop.run_until_cancelled(work).await;
+    }
+
+    async fn print(&self) -> Print {
+        let (path, options, last) = (self.path.clone(), self.options.clone(), self.last.clone());
+        let looked = spawn_blocking(move || print(&path, &options, &last.files)).await;
+        looked.unwrap_or_else(|_| self.last.clone())
+    }
+}
+
+/// Looks at all files. Where the main one cannot be read as TOML, those count that it had before.
+fn print(path: &Path, options: &Options, known: &[PathBuf]) -> Print {
+    let files = Config::files(path, options).unwrap_or_else(|_| {
+        let known = known.iter().filter(|known| *known != path);
+        std::iter::once(path.to_owned()).chain(known.cloned()).collect()
+    });
+    let mut hashes = Vec::new();
+    for file in &files {
+        hashes.extend(sha256(file.as_os_str().as_encoded_bytes()));
+        hashes.extend(match fs::read(file) {
+            Ok(text) => sha256(text),
+            Err(error) => sha256(format!("{:?}", error.kind())),
+        });
+    }
+    Print { files, sha256: sha256(hashes) }
+}
+
+/// Has the kernel tell when something happens where the files are, and where the links lead to.
+fn listen(files: &[PathBuf], events: &watch::Sender<()>) -> Option<RecommendedWatcher> {
+    let real = files.iter().filter_map(|file| fs::canonicalize(file).ok());
+    let folders: BTreeSet<PathBuf> = files
+        .iter()
+        .cloned()
+        .chain(real)
+        .filter_map(|file| file.parent().map(Path::to_owned))
+        .map(|folder| if folder.as_os_str().is_empty() { ".".into() } else { folder })
+        .collect();
+    let events = events.clone();
+    let heard = move |event: notify::Result<notify::Event>| {
+        if event.is_ok_and(|event| !is_change(event.kind)) {
+            return;
+        }
+        events.send_replace(());
+    };
+    let watcher = notify::recommended_watcher(heard).map(|mut watcher| {
+        for folder in &folders {
+            if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
+                tracing::debug!(folder = %folder.display(), %error, "the kernel does not watch a folder of the configuration");
+            }
+        }
+        watcher
+    });
+    watcher.ok()
+}
+
+/// The kernel also tells that files are opened: looking would be followed by looking.
+fn is_change(kind: EventKind) -> bool {
+    !matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
+}
+
+/// Editors write a file in several steps, and a checkout writes many files.
+const BURST: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_secs(2);

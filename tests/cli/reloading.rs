@@ -1,0 +1,172 @@
+//! `weir serve` and `weir stdio` follow their configuration: files that are saved, files that come, SIGHUP.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::serving::{line_with, terminate};
+use super::{folder, runs, script, scripted};
+
+const HEAD: &str = "include = [\"conf.d/*.toml\"]\n[server]\nlisten = \"127.0.0.1:0\"\n\
+                    [log]\nformat = \"json\"\n";
+
+/// A running `weir serve`, and its log.
+struct Served {
+    weir: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Served {
+    fn start(folder: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("serve").current_dir(folder).stderr(Stdio::piped());
+        let mut weir = command.spawn().expect("it starts");
+        let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
+        line_with(&mut log, "\"ready\"");
+        Self { weir, log }
+    }
+
+    fn hang_up(&self) {
+        kill_process(Pid::from_child(&self.weir), Signal::HUP).expect("it runs");
+    }
+
+    fn says(&mut self, text: &str) -> String {
+        line_with(&mut self.log, text)
+    }
+
+    fn end(mut self) {
+        terminate(&self.weir);
+        // Whatever else it says has to go somewhere.
+        let rest = std::thread::spawn(move || self.log.lines().count());
+        assert!(self.weir.wait().expect("it ends").success());
+        rest.join().expect("read");
+    }
+}
+
+/// A script that writes down the number of each of its processes.
+fn counted(folder: &Path, name: &str) {
+    script(folder, name, &[]);
+    let path = folder.join(format!("{name}.sh"));
+    let text = std::fs::read_to_string(&path).expect("written");
+    std::fs::write(&path, format!("echo $$ >> {name}.pids\n{text}")).expect("written");
+}
+
+fn processes(folder: &Path, name: &str) -> Vec<String> {
+    let pids = std::fs::read_to_string(folder.join(format!("{name}.pids"))).unwrap_or_default();
+    pids.lines().map(str::to_owned).collect()
+}
+
+/// Puts a file in the place of another, as most editors do.
+fn put(folder: &Path, name: &str, text: &str) {
+    let beside = folder.join("weir.toml.new");
+    std::fs::write(&beside, text).expect("written");
+    std::fs::rename(beside, folder.join(name)).expect("moved");
+}
+
+#[test]
+fn f82_a_file_that_is_saved_is_taken_up_and_children_that_stay_keep_their_process() {
+    let folder = folder("");
+    let folder = folder.path();
+    counted(folder, "kept");
+    counted(folder, "other");
+    std::fs::create_dir(folder.join("conf.d")).expect("made");
+    put(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
+    let mut served = Served::start(folder);
+    served.says("\"listed\"");
+    let kept = processes(folder, "kept");
+    assert_eq!(kept.len(), 1);
+
+    // A new file in the folder that is included.
+    put(folder, "conf.d/other.toml", &scripted("other"));
+    let line = served.says("the configuration was reloaded");
+    assert!(line.contains("upstream other added; upstreams kept: 1"), "{line}");
+    served.says("\"listed\"");
+    // An included file that is written in place.
+    let changed = format!("{}timeouts = {{ call = \"59s\" }}\n", scripted("other"));
+    std::fs::write(folder.join("conf.d/other.toml"), changed).expect("written");
+    let line = served.says("the configuration was reloaded");
+    assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
+    served.says("\"listed\"");
+    assert_eq!(processes(folder, "other").len(), 2);
+    std::fs::remove_file(folder.join("conf.d/other.toml")).expect("removed");
+    let line = served.says("the configuration was reloaded");
+    assert!(line.contains("upstream other removed; upstreams kept: 1"), "{line}");
+
+    // The main file, put in its place; a key that has to wait is named.
+    let with_role = "[roles.guest]\nprompts.allow = [\"*\"]\n";
+    let other_port = HEAD.replace("127.0.0.1:0", "127.0.0.1:1");
+    put(folder, "weir.toml", &format!("{other_port}{with_role}{}", scripted("kept")));
+    let line = served.says("the configuration was reloaded");
+    assert!(line.contains("role guest added; upstreams kept: 1"), "{line}");
+    let line = served.says("after a restart");
+    assert!(line.contains("\"key\":\"server.listen\""), "{line}");
+    assert_eq!(processes(folder, "kept"), kept);
+    assert!(runs(&kept[0]));
+    served.end();
+}
+
+#[test]
+fn f81_a_bad_file_is_told_with_its_place_and_changes_nothing() {
+    let folder = folder("");
+    let folder = folder.path();
+    counted(folder, "kept");
+    put(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
+    let mut served = Served::start(folder);
+    served.says("\"listed\"");
+    let kept = processes(folder, "kept");
+
+    put(folder, "weir.toml", &format!("{HEAD}nonsense = 1\n{}", scripted("kept")));
+    let line = served.says("the configuration is refused");
+    assert!(line.contains("\"at\":\"weir.toml:6:1\"") && line.contains("log.nonsense"), "{line}");
+    put(folder, "weir.toml", "[server");
+    let line = served.says("the configuration is refused");
+    assert!(line.contains("\"at\":\"weir.toml:1:"), "{line}");
+    assert_eq!(processes(folder, "kept"), kept);
+    assert!(runs(&kept[0]));
+    put(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
+    served.says("says the same");
+    served.end();
+}
+
+#[test]
+fn sighup_has_the_configuration_read_again_where_files_are_not_watched() {
+    let folder = folder("");
+    let folder = folder.path();
+    script(folder, "kept", &[]);
+    let head = HEAD.replace("[server]\n", "[server]\nwatch = false\n");
+    put(folder, "weir.toml", &format!("{head}{}", scripted("kept")));
+    let mut served = Served::start(folder);
+    served.hang_up();
+    served.says("says the same");
+    put(folder, "weir.toml", &format!("{head}[protocol]\npage_size = 7\n{}", scripted("kept")));
+    served.hang_up();
+    let line = served.says("the configuration was reloaded");
+    assert!(line.contains("protocol changed; upstreams kept: 1"), "{line}");
+    served.end();
+}
+
+#[test]
+fn a_client_on_stdio_hears_of_what_somebody_writes_into_the_file() {
+    let folder = folder("[upstreams.house]\nprompts_dir = \"prompts\"\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("stdio").current_dir(folder.path());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut weir = command.spawn().expect("it starts");
+    let mut input = weir.stdin.take().expect("piped");
+    let mut output = BufReader::new(weir.stdout.take().expect("piped"));
+    let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#;
+    let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    writeln!(input, "{initialize}\n{initialized}").expect("it reads");
+    line_with(&mut output, "protocolVersion");
+
+    let denied = "[upstreams.house]\nprompts_dir = \"prompts\"\nprompts.deny = [\"secret-*\"]\n";
+    put(folder.path(), "weir.toml", denied);
+    line_with(&mut output, "notifications/prompts/list_changed");
+    writeln!(input, r#"{{"jsonrpc":"2.0","id":2,"method":"prompts/list"}}"#).expect("it reads");
+    let list = line_with(&mut output, "\"id\":2");
+    assert!(list.contains("house__greeting") && !list.contains("secret"), "{list}");
+    drop(input);
+    assert!(weir.wait().expect("it ends").success());
+}

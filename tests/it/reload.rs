@@ -1,0 +1,268 @@
+//! Reloads: what is the same stays untouched, what is different counts from the moment that it was told of, and nobody
+//! loses a request (F-81, F-82, F-83, D-P28).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir::app::Outcome;
+use weir::mcp::kind::Topic;
+
+use crate::cell::{CLIENTS, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, UPSTREAMS};
+use crate::client::{Client, named};
+use crate::upstream::Script;
+use crate::world::{World, everywhere, hub, pass, with_pair};
+
+const OPEN: &str = "[roles.guest]\nprompts.allow = [\"hub/*\"]\ntools.allow = [\"hub/*\"]\n\
+                    [roles.staff]\nprompts.allow = [\"*\"]\ntools.allow = [\"*\"]\n";
+const NARROW: &str = "[roles.guest]\nprompts.allow = [\"hub/a\"]\ntools.allow = [\"hub/*\"]\n\
+                      [roles.staff]\nprompts.allow = [\"*\"]\ntools.allow = [\"*\"]\n";
+const GONE: &str = "[roles.staff]\nprompts.allow = [\"*\"]\ntools.allow = [\"*\"]\n";
+const BAD: &str = "[roles.guest]\nprompts.alow = [\"hub/*\"]\n";
+const ANSWER: &str = r#"{"resultType":"complete","content":[{"type":"text","text":"at last"}]}"#;
+
+/// A configuration for this client's wire.
+fn with(client: crate::cell::Side, config: &str) -> String {
+    if client == LEGACY_SSE { with_pair(config) } else { config.to_owned() }
+}
+
+fn is_applied(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Applied { after_restart, .. } if after_restart.is_empty())
+}
+
+#[tokio::test(start_paused = true)]
+async fn f82_who_sees_something_else_hears_of_it_once_and_nobody_asks_the_upstream_again() {
+    everywhere(OPEN, hub, async |world, cell| {
+        let guest = world.client_as("guest", cell.client).await;
+        let staff = world.client_as("staff", cell.client).await;
+        let (mut guest_ears, mut staff_ears) = (guest.listen().await, staff.listen().await);
+        let requests = world.requests();
+
+        let outcome = world.reload(&with(cell.client, NARROW)).await;
+        assert!(is_applied(&outcome), "{outcome:?}");
+        assert_eq!(guest.prompts().await, ["hub__a"]);
+        assert_eq!(staff.prompts().await, ["hub__a", "hub__b"]);
+        assert_eq!(guest_ears.next_change().await, Topic::Prompts);
+        guest_ears.stays_silent().await;
+        staff_ears.stays_silent().await;
+        assert_eq!(world.requests(), requests, "the upstream was asked something");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f82_a_call_under_way_is_answered_over_a_reload() {
+    everywhere(OPEN, hub, async |world, cell| {
+        let client = world.client_as("staff", cell.client).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+        assert!(is_applied(&world.reload(&with(cell.client, NARROW)).await));
+        pass(Duration::from_secs(40)).await;
+        call.result(ANSWER);
+        let reply = exchange.reply().await;
+        assert!(reply.result().contains("at last"), "{reply:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f82_an_upstream_that_changed_is_opened_anew_and_its_list_is_never_empty() {
+    everywhere(OPEN, hub, async |world, cell| {
+        let client = world.client_as("staff", cell.client).await;
+        let mut ears = client.listen().await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = client.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+
+        let changed = format!("{OPEN}[upstreams.hub]\nlimits = {{ max_items = 99 }}\n");
+        let outcome = world.reload(&with(cell.client, &changed)).await;
+        let Outcome::Applied { changes, .. } = &outcome else { panic!("{outcome:?}") };
+        assert_eq!(changes[..], ["upstream hub restarted", "upstreams kept: 0"]);
+        assert_eq!(client.prompts().await, ["hub__a", "hub__b"]);
+        // The one before it finishes what it has begun.
+        assert!(call.is_wanted());
+        call.result(ANSWER);
+        assert!(exchange.reply().await.result().contains("at last"));
+        world.upstream("hub").behave("tools/call");
+        assert!(client.call_tool("hub__a").await.outcome.is_ok());
+        world.listed().await;
+        ears.stays_silent().await;
+        assert_eq!(client.prompts().await, ["hub__a", "hub__b"]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f82_an_upstream_that_is_removed_ends_what_it_has_begun_and_one_that_is_added_is_listed() {
+    for upstream in UPSTREAMS {
+        let scripts = vec![("hub", Script::full(upstream)), ("late", Script::full(upstream))];
+        let world = World::start(scripts, OPEN).await;
+        let client = world.client_as("staff", MODERN_HTTP).await;
+        let mut ears = client.listen().await;
+        let mut held = world.upstream("late").hold("tools/call");
+        let exchange = client.start("tools/call", &named("late__a"));
+        let call = held.next().await;
+
+        assert!(is_applied(&world.reload_with(&["hub"], OPEN).await));
+        assert_eq!(client.prompts().await, ["hub__a", "hub__b"]);
+        assert!(client.call_tool("late__a").await.outcome.is_err());
+        call.result(ANSWER);
+        assert!(exchange.reply().await.result().contains("at last"));
+        pass(Duration::from_secs(5)).await;
+        while let Ok(Some(_)) = tokio::time::timeout(Duration::from_secs(3), ears.next()).await {}
+
+        world.upstream("late").behave("tools/call");
+        assert!(is_applied(&world.reload(OPEN).await));
+        world.listed().await;
+        assert_eq!(client.prompts().await, ["hub__a", "hub__b", "late__a", "late__b"]);
+        drop(ears);
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f83_whoever_is_gone_hears_the_end_within_a_second_and_calls_that_are_under_way_finish() {
+    for side in CLIENTS {
+        let world = World::start(hub(MODERN_HTTP), &with(side, OPEN)).await;
+        let guest = world.client_as("guest", side).await;
+        let staff = world.client_as("staff", side).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let exchange = guest.start("tools/call", &named("hub__a"));
+        let call = held.next().await;
+        let (mut ears, mut others) = (guest.listen().await, staff.listen().await);
+
+        assert!(is_applied(&world.reload(&with(side, GONE)).await));
+        let begin = Instant::now();
+        if side.is_http() {
+            // A modern one has a last result.
+            let last = ears.next().await;
+            assert_eq!(last.is_some(), side.is_modern(), "{side}: {last:?}");
+            assert!(last.is_none_or(|last| last.contains("resultType")), "{side}");
+            assert_eq!(ears.next().await, None, "{side}");
+            assert!(begin.elapsed() <= Duration::from_secs(1), "{side}: {:?}", begin.elapsed());
+            let refused =
+                guest.http().post("{}", &guest.http().headers("ping", "{}")).whole().await;
+            assert_eq!(refused.status, 401, "{side}");
+        }
+        others.stays_silent().await;
+        call.result(ANSWER);
+        let reply = exchange.reply().await;
+        assert!(reply.result().contains("at last"), "{side}: {reply:?}");
+
+        // Whoever comes back begins anew.
+        assert!(is_applied(&world.reload(&with(side, OPEN)).await));
+        if side.is_http() && !side.is_modern() {
+            let mut again = guest.http().get();
+            again.opened().await;
+            assert_eq!(again.status(), 404, "{side}");
+        }
+        drop((ears, others));
+        drop((guest, staff));
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f81_what_is_not_good_changes_nothing_and_is_told_with_its_place() {
+    let world = World::start(hub(MODERN_HTTP), OPEN).await;
+    let client = world.client_as("guest", MODERN_HTTP).await;
+    let mut ears = client.listen().await;
+    let outcome = world.reload(BAD).await;
+    let Outcome::Refused(report) = &outcome else { panic!("{outcome:?}") };
+    let problem = &report.problems()[0];
+    assert_eq!((&*problem.place(), &*problem.key), ("weir.toml:2:9", "roles.guest.prompts.alow"));
+    assert_eq!(client.prompts().await, ["hub__a", "hub__b"]);
+    ears.stays_silent().await;
+    assert_eq!(world.reload(OPEN).await, Outcome::Unchanged);
+
+    let outcome = world.reload(&format!("[server]\nlisten = \"127.0.0.1:1\"\n{NARROW}")).await;
+    let Outcome::Applied { after_restart, .. } = &outcome else { panic!("{outcome:?}") };
+    assert_eq!(after_restart[..], ["server.listen"]);
+    assert_eq!(client.prompts().await, ["hub__a"], "all else is taken up");
+    drop(ears);
+    drop(client);
+    world.close().await;
+}
+
+/// Lists again and again until told to stop; each list is one of the two that there can be.
+async fn list_without_end(client: &Client, count: &AtomicUsize) {
+    loop {
+        let keys = client.prompts().await;
+        let known: [&[&str]; 2] = [&["hub__a", "hub__b"], &["hub__a"]];
+        assert!(known.iter().any(|known| keys == *known), "{keys:?}");
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f81_f82_g19_no_request_fails_over_many_reloads_and_each_that_begins_after_one_is_decided_by_it()
+ {
+    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
+    let (rounds, each) = if is_night { (1_000, 50) } else { (50, 10) };
+    for side in [MODERN_HTTP, LEGACY_STDIO] {
+        let world = World::start(hub(MODERN_HTTP), OPEN).await;
+        let (guest, other) =
+            (world.client_as("guest", side).await, world.client_as("guest", side).await);
+        let (before, count) = (world.upstream("hub").count("prompts/list"), AtomicUsize::new(0));
+        let mut checks = 0;
+        let reloading = async {
+            for round in 0..rounds {
+                let (config, expected): (_, &[&str]) = match round % 2 {
+                    0 => (NARROW, &["hub__a"]),
+                    _ => (OPEN, &["hub__a", "hub__b"]),
+                };
+                assert!(is_applied(&world.reload(config).await), "round {round}");
+                for _ in 0..each {
+                    assert_eq!(guest.prompts().await, expected, "round {round}");
+                    let denied = guest.get_prompt("hub__b").await.outcome.is_err();
+                    assert_eq!(denied, expected.len() == 1, "round {round}");
+                    checks += 2;
+                }
+                let refused = world.reload(BAD).await;
+                assert!(matches!(refused, Outcome::Refused(_)), "round {round}: {refused:?}");
+                assert_eq!(guest.prompts().await, expected, "round {round}");
+            }
+        };
+        tokio::select! {
+            () = reloading => {}
+            () = list_without_end(&other, &count) => {}
+        }
+        let listed = count.load(Ordering::Relaxed);
+        eprintln!(
+            "{side}: {rounds} good and {rounds} bad reloads, {checks} checks, {listed} lists beside them"
+        );
+        assert!(listed > rounds, "{listed}");
+        assert_eq!(world.upstream("hub").count("prompts/list"), before, "it was listed again");
+        drop((guest, other));
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_reloads_is_one_behind_the_one_that_is_under_way() {
+    let world = World::start(hub(MODERN_HTTP), OPEN).await;
+    let storm = (0..100).map(|_| world.reload(NARROW));
+    let outcomes = futures::future::join_all(storm).await;
+    assert!(outcomes.iter().any(is_applied));
+    assert!(outcomes.iter().all(|it| is_applied(it) || *it == Outcome::Unchanged), "{outcomes:?}");
+    // More than those who were told of the first one found it done: all of those who came meanwhile are one.
+    assert_eq!(outcomes.last(), Some(&Outcome::Unchanged));
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_stay_have_counted_already() {
+    let limited = |roles: &str| {
+        format!("{roles}[[limits]]\nper = \"client\"\nmethod = \"prompts/list\"\nrate = \"2/h\"\n")
+    };
+    let world = World::start(hub(MODERN_HTTP), &limited(OPEN)).await;
+    let client = world.client_as("guest", MODERN_HTTP).await;
+    assert_eq!(client.prompts().await.len(), 2);
+    assert_eq!(client.prompts().await.len(), 2);
+    assert!(is_applied(&world.reload(&limited(NARROW)).await));
+    assert!(client.request("prompts/list", "{}").await.outcome.is_err());
+    drop(client);
+    world.close().await;
+}
