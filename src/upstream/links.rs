@@ -27,7 +27,7 @@ use super::ear::Callers;
 use super::opener::{Found, Opener, Wanted};
 use super::pauses::Pauses;
 use super::subscriptions::Interest;
-use super::{Changes, Error, Settings, Sharing, declared};
+use super::{Changes, Error, Settings, Sharing, Upstream, declared};
 use crate::mcp::call::{Body, Caller, Outcome, Owner, Reply};
 use crate::mcp::revision::Era;
 
