@@ -12,6 +12,7 @@ mod entering;
 pub mod fault;
 mod first_list;
 mod generation;
+mod held;
 mod kept;
 pub mod listen;
 mod meters;

@@ -19,6 +19,7 @@ mod child;
 mod connection;
 mod courier;
 mod crashes;
+mod demand;
 pub mod dial;
 mod ear;
 mod events;
@@ -80,7 +81,7 @@ use crate::sha256::sha256;
 use dial::Command;
 
 pub use asks::{Asks, Called};
-pub use handle::Upstream;
+pub use handle::{Awake, Upstream};
 pub use meter::Calls;
 pub use report::Report;
 pub use subscriptions::{Subscribed, Subscription};
@@ -104,6 +105,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Whether Weir is not ready while it is not up.
     pub required: bool,
+    /// Whether it is started when it is first used, and may be stopped when nobody uses it.
+    pub lazy: bool,
     /// When it is left alone for a while.
     pub breaker: breaker::Settings,
     /// What becomes of its lists while it is not connected.
@@ -236,6 +239,8 @@ pub struct Timeouts {
     pub reset_on_progress: bool,
     /// How long a call's first question waits for further ones.
     pub gather: Duration,
+    /// How long nobody has used one that is lazy until it is stopped; `None`: it is not.
+    pub idle: Option<Duration>,
 }
 
 impl Default for Timeouts {
@@ -247,6 +252,7 @@ impl Default for Timeouts {
             call_max: Duration::from_mins(10),
             reset_on_progress: true,
             gather: Duration::from_millis(5),
+            idle: None,
         }
     }
 }
@@ -288,8 +294,10 @@ pub struct Limits {
 /// How an upstream is doing.
 #[derive(Debug, Clone)]
 pub enum Status {
-    /// Has neither connected nor failed yet.
+    /// Has neither connected nor failed yet, or is started after it slept.
     Starting,
+    /// Not connected, since nobody uses it: whoever does has it started.
+    Asleep,
     /// Connected.
     Up(Arc<About>),
     /// Not connected.
@@ -299,6 +307,16 @@ pub enum Status {
         /// Whether it ends again and again soon after it was started.
         crash_loop: bool,
     },
+}
+
+impl Status {
+    fn is_starting(&self) -> bool {
+        matches!(self, Self::Starting)
+    }
+
+    fn is_asleep(&self) -> bool {
+        matches!(self, Self::Asleep)
+    }
 }
 
 /// What a connected upstream said of itself.

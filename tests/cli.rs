@@ -14,6 +14,8 @@ mod failing;
 mod keys;
 #[path = "cli/operating.rs"]
 mod operating;
+#[path = "cli/orphans.rs"]
+mod orphans;
 #[path = "cli/pins.rs"]
 mod pins;
 #[path = "cli/reading.rs"]
@@ -26,6 +28,8 @@ mod secrets;
 mod securing;
 #[path = "cli/serving.rs"]
 mod serving;
+#[path = "cli/sleeping.rs"]
+mod sleeping;
 #[path = "cli/starting.rs"]
 mod starting;
 #[path = "cli/surroundings.rs"]

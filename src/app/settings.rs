@@ -116,6 +116,7 @@ pub(super) fn upstream(
         retry: upstream.retry,
         limits: upstream.limits,
         required: upstream.required,
+        lazy: upstream.lazy,
         breaker: upstream.breaker,
         on_down: upstream.on_down,
         kept_in,
@@ -332,9 +333,10 @@ prompts.allow = ["p*"]
 tools.deny = ["t*"]
 resources.allow = ["r*"]
 rename = { "tools/a" = "b" }
-timeouts = { startup = "1s", list = "2s", call = "3s", call_max = "4s", reset_on_progress = false, gather = "5s" }
+timeouts = { startup = "1s", list = "2s", call = "3s", call_max = "4s", reset_on_progress = false, gather = "5s", idle = "9s" }
 retry = { backoff = "5s", max_backoff = "6s", jitter = false }
 breaker = { failures = 2, cool_down = "1s", max_cool_down = "2s" }
+lazy = true
 on_down = "hide"
 on_down_grace = "8s"
 limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
@@ -355,8 +357,9 @@ transport = "sse"
         let settings = upstream(&config().upstreams[0], None, None);
         let seconds = Duration::from_secs;
         assert_eq!((settings.name.as_str(), settings.era), ("hub", Some(Era::Legacy)));
-        let upstream::Timeouts { startup, list, call, call_max, reset_on_progress, gather } =
+        let upstream::Timeouts { startup, list, call, call_max, reset_on_progress, gather, idle } =
             settings.timeouts;
+        assert_eq!((settings.lazy, idle), (true, Some(seconds(9))));
         assert_eq!([startup, list, call, call_max, gather], [1, 2, 3, 4, 5].map(seconds));
         assert!(!reset_on_progress && !settings.retry.jitter);
         let upstream::Retry { backoff, max_backoff, .. } = settings.retry;

@@ -221,6 +221,7 @@ fn told(kind: Kind, problems: &Problems) -> Vec<String> {
 fn state(upstream: &Upstream) -> Result<String, String> {
     match &*upstream.status().borrow() {
         Status::Starting => Err("still starting".to_owned()),
+        Status::Asleep => Ok("asleep".to_owned()),
         // Nothing is spoken with a folder, so it has no revision.
         Status::Up(about) if about.wire == "library" => Ok(about.wire.to_owned()),
         Status::Up(about) => Ok(format!("{} {}", about.wire, about.revision)),

@@ -49,7 +49,8 @@ fn judge(status: &Status) -> Result<(), Failure> {
     if status.draining {
         wrong.push("it is stopping".to_owned());
     }
-    let down = status.upstreams.iter().filter(|it| it.state != "up" && it.state != "half-open");
+    let is_well = |state: &str| matches!(state, "up" | "half-open" | "asleep");
+    let down = status.upstreams.iter().filter(|it| !is_well(&it.state));
     let down: Vec<_> = down.map(|it| it.name.as_str()).collect();
     if !down.is_empty() {
         let (some, all) = (down.len(), status.upstreams.len());

@@ -88,6 +88,57 @@ fn write_private(path: &Path, text: impl AsRef<[u8]>) {
 const HOUSE: &str = "[upstreams.house]\nprompts_dir = \"./prompts\"\n";
 
 #[test]
+fn a_lazy_upstream_is_no_library_is_not_required_and_alone_has_an_idle_time() {
+    let lazy = config(
+        r#"
+        [defaults]
+        lazy = true
+        timeouts.idle = "10m"
+        [upstreams.house]
+        prompts_dir = "/p"
+        required = true
+        [upstreams.web]
+        url = "https://example.com/mcp"
+        [upstreams.up]
+        command = "x"
+        lazy = false
+        required = true
+        "#,
+    );
+    let told: Vec<_> = lazy.upstreams.iter().map(|it| (it.lazy, it.timeouts.idle)).collect();
+    assert_eq!(told, [(false, None), (true, Some(Duration::from_secs(600))), (false, None)]);
+    let told = |text: &str| {
+        let home = Home::new(&[("weir.toml", text), ("p/a.md", "a")]);
+        home.lines()
+    };
+    insta::assert_snapshot!(told(
+        r#"[defaults]
+lazy = true
+timeouts.idle = "0s"
+[upstreams.house]
+prompts_dir = "p"
+lazy = true
+[upstreams.web]
+url = "https://example.com/mcp"
+required = true
+[upstreams.up]
+command = "x"
+lazy = false
+timeouts.idle = "10m"
+[upstreams.soon]
+command = "x"
+timeouts.idle = "10ms"
+"#
+    ), @r#"
+    weir.toml:3:17: defaults.timeouts.idle: zero never means unlimited (write the limit that you want, or remove the key for the default)
+    weir.toml:6:8: upstreams.house.lazy: has no effect on a prompts_dir, which is not spoken to (remove it)
+    weir.toml:9:12: upstreams.web.required: this upstream is lazy, and nobody knows of one that sleeps whether it can be up (remove required, or set lazy = false here)
+    weir.toml:13:17: upstreams.up.timeouts.idle: this upstream is not lazy: one that is kept up is not stopped (set lazy = true beside timeouts, or remove it)
+    weir.toml:16:17: upstreams.soon.timeouts.idle: this is less than a second (write at least "1s")
+    "#);
+}
+
+#[test]
 fn an_upstream_inherits_what_it_does_not_say() {
     let config = config(
         r#"

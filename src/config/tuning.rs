@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::file::Table;
+use super::file::{Parsed, Table, Value};
 use super::report::Complaint;
 use super::value;
 use crate::upstream::breaker::Settings as Breaker;
@@ -38,6 +38,7 @@ pub enum SharingChoice {
 pub(super) struct Tuning {
     pub(super) era: EraChoice,
     pub(super) sharing: SharingChoice,
+    pub(super) lazy: bool,
     pub(super) timeouts: Timeouts,
     pub(super) retry: Retry,
     pub(super) breaker: Breaker,
@@ -55,6 +56,7 @@ impl Default for Tuning {
         Self {
             era: EraChoice::Auto,
             sharing: SharingChoice::Shared,
+            lazy: false,
             timeouts: Timeouts::default(),
             retry: Retry::default(),
             breaker: Breaker::default(),
@@ -92,11 +94,22 @@ impl Tuning {
     }
 }
 
+/// Whose table it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// `[defaults]`.
+    All,
+    /// A folder of prompts.
+    Library,
+    /// A server.
+    Server,
+}
+
 /// Reads what the table says; the rest is inherited. Nobody speaks to a folder, so what says how a server is
 /// spoken to has no place in a library's own table.
-pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning, is_library: bool) -> Tuning {
+pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning, of: Of) -> Tuning {
     let without_effect = |t: &Table<'_>, keys: &[&'static str]| {
-        for key in keys.iter().filter(|key| is_library && t.has(key)) {
+        for key in keys.iter().filter(|key| of == Of::Library && t.has(key)) {
             let what = "has no effect on a prompts_dir, which is not spoken to";
             t.object(key, Complaint::new(what, "remove it"));
         }
@@ -105,8 +118,13 @@ pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning, is_library: bool) -> Tun
     let mut tuning = inherited.clone();
     tuning.era = t.read("era", value::choice(&ERAS)).unwrap_or(inherited.era);
     tuning.sharing = t.read("sharing", value::choice(&SHARINGS)).unwrap_or(inherited.sharing);
+    tuning.lazy = t.read("lazy", value::boolean).unwrap_or(inherited.lazy);
     tuning.timeouts = t.table("timeouts", |t| {
         without_effect(t, &TIMEOUTS_NOT_FOR_A_LIBRARY);
+        if of == Of::Server && !tuning.lazy && t.has("idle") {
+            let what = "this upstream is not lazy: one that is kept up is not stopped";
+            t.object("idle", Complaint::new(what, "set lazy = true beside timeouts, or remove it"));
+        }
         timeouts(t, &inherited.timeouts)
     });
     tuning.retry = t.table("retry", |t| retry(t, &inherited.retry));
@@ -134,11 +152,21 @@ fn timeouts(t: &Table<'_>, inherited: &Timeouts) -> Timeouts {
             .read("reset_on_progress", value::boolean)
             .unwrap_or(inherited.reset_on_progress),
         gather: t.read("gather", value::duration).unwrap_or(inherited.gather),
+        idle: t.read("idle", idle).or(inherited.idle),
     };
     if timeouts.call > timeouts.call_max {
         object_to_order(t, ["call", "call_max"], timeouts.call_max, Timeouts::default().call_max);
     }
     timeouts
+}
+
+/// A server that is stopped at once would be started for each call.
+fn idle(value: &Value<'_>) -> Parsed<Duration> {
+    let idle = value::duration(value)?;
+    match idle < SHORTEST_IDLE {
+        true => Err(Complaint::new("this is less than a second", "write at least \"1s\"")),
+        false => Ok(idle),
+    }
 }
 
 fn retry(t: &Table<'_>, inherited: &Retry) -> Retry {
@@ -187,6 +215,8 @@ fn object_to_order(
     }
 }
 
+const SHORTEST_IDLE: Duration = Duration::from_secs(1);
+
 /// Calls in flight towards a process or a library.
 pub(super) const CONCURRENCY: usize = 64;
 /// Calls in flight towards a server on the network, which usually is many processes.
@@ -207,6 +237,6 @@ pub(super) const ITEMS: RangeInclusive<usize> = 1..=1_000_000;
 pub(super) const PAGES: RangeInclusive<usize> = 1..=100_000;
 
 /// What says how a server is spoken to.
-pub(super) const NOT_FOR_A_LIBRARY: [&str; 3] = ["era", "sharing", "breaker"];
-pub(super) const TIMEOUTS_NOT_FOR_A_LIBRARY: [&str; 3] = ["startup", "list", "gather"];
+pub(super) const NOT_FOR_A_LIBRARY: [&str; 4] = ["era", "sharing", "lazy", "breaker"];
+pub(super) const TIMEOUTS_NOT_FOR_A_LIBRARY: [&str; 4] = ["startup", "list", "gather", "idle"];
 pub(super) const LIMITS_NOT_FOR_A_LIBRARY: [&str; 3] = ["max_message", "max_items", "max_pages"];

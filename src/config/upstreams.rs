@@ -11,7 +11,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use super::file::{Name, Parsed, Table, Value};
 use super::report::{Complaint, Span};
 use super::secrets::{self, Vault};
-use super::tuning::{EraChoice, SharingChoice, Tuning, tuning};
+use super::tuning::{EraChoice, Of, SharingChoice, Tuning, tuning};
 use super::{Patterns, Surroundings, guard, headers, value};
 use crate::guard::Rules;
 use crate::pins::Mode;
@@ -44,6 +44,8 @@ pub struct Upstream {
     pub limits: Limits,
     /// Whether Weir is not ready while it is not up.
     pub required: bool,
+    /// Whether it is started when it is first used.
+    pub lazy: bool,
     /// What goes in and comes out.
     pub guard: Rules,
     /// What happens when it changes a definition.
@@ -156,7 +158,7 @@ pub(super) fn read(
     surroundings: &Surroundings<'_>,
     guard: (&guard::Guard, &Path),
 ) -> Upstreams {
-    let inherited = root.table("defaults", |t| tuning(t, &Tuning::default(), false));
+    let inherited = root.table("defaults", |t| tuning(t, &Tuning::default(), Of::All));
     let mut result =
         Upstreams { list: Vec::new(), outlines: Vec::new(), names: Vec::new(), enabled: 0 };
     let mut prefixes: Vec<(String, String)> = Vec::new();
@@ -229,11 +231,19 @@ fn upstream(
     used: bool,
 ) -> (Patterns, Option<Upstream>) {
     let source = source(t, surroundings, used);
-    let tuning = tuning(t, inherited, matches!(source, Some(Source::Library { .. })));
+    let is_library = matches!(source, Some(Source::Library { .. }));
+    let tuning = tuning(t, inherited, if is_library { Of::Library } else { Of::Server });
+    let lazy = tuning.lazy && !is_library;
     let [prompts, tools, resources] = ["prompts", "tools", "resources"]
         .map(|kind| t.table(kind, |t| patterns(t, Patterns::everything(), pattern)));
     let rename = renames(t);
     let required = t.read("required", value::boolean).unwrap_or(false);
+    if required && lazy {
+        let what =
+            "this upstream is lazy, and nobody knows of one that sleeps whether it can be up";
+        let remedy = "remove required, or set lazy = false here";
+        t.object("required", Complaint::new(what, remedy));
+    }
     let guard = t.table("guard", |t| guard::guard(t, guard));
     if used {
         guard::warn_of_nothing(t, guard.pinning, name, lock, surroundings.on_disk);
@@ -249,9 +259,10 @@ fn upstream(
         prefix: prefix.to_owned(),
         era: tuning.era,
         sharing: tuning.sharing,
-        timeouts: tuning.timeouts,
+        timeouts: Timeouts { idle: tuning.timeouts.idle.filter(|_| lazy), ..tuning.timeouts },
         retry: tuning.retry,
         required,
+        lazy,
         breaker: tuning.breaker,
         on_down: tuning.on_down(),
         guard: guard.rules,

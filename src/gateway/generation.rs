@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::refresh::{Held, Refresh};
+use super::held::Held;
+use super::refresh::Refresh;
 use super::{Gateway, Sentries};
 use crate::catalog::Catalog;
 use crate::mcp::name::UpstreamName;

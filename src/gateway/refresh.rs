@@ -3,9 +3,10 @@
 //! One task per upstream. It lists everything when the upstream has connected, one topic when the
 //! upstream says that it has changed, and what has outlived its time. A list that fails half-way leaves
 //! the last complete snapshot in place and is tried again. Until the first list what was kept on disk is shown.
+//! While the upstream sleeps what it listed last stays, and nothing is asked; it is listed when it wakes.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -15,13 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::first_list::Unsettled;
+use super::held::{Held, introduce, publish};
 use super::kept::{self, Kept};
 use super::{Generation, Sentries};
 use crate::catalog::{Catalog, Introduction, Snapshot};
 use crate::chance;
 use crate::mcp::kind::{Kind, Topic};
-use crate::mcp::name::UpstreamName;
-use crate::upstream::{About, Changes, Listing, OnDown, Status, Upstream};
+use crate::upstream::{About, Awake, Changes, Listing, OnDown, Status, Upstream};
 
 /// Changes that follow a read this closely are read together.
 const BURST: Duration = Duration::from_millis(300);
@@ -57,72 +58,14 @@ pub(super) struct Refresh {
     topics: [Plan; 3],
     /// Until the first list, or the first failure.
     unsettled: Option<Unsettled>,
+    /// It stays up until all of this connection has been listed.
+    unlisted: Option<Awake>,
     /// When it is to be left out, where it has been away.
     hide: Option<Instant>,
     is_away: bool,
     kept: Option<Kept>,
     /// What is kept of each kind, in short.
     kept_digests: [Option<u64>; 4],
-}
-
-/// What one upstream last said and listed, whole: so what is approved, or is no longer, and what another configuration
-/// lets out, can be published without asking anybody.
-#[derive(Default)]
-pub(super) struct Held(Mutex<Known>);
-
-#[derive(Default, Clone)]
-struct Known {
-    introduction: Option<Introduction>,
-    snapshots: [Option<Snapshot>; 4],
-    /// Whether it is left out of the lists, since it has been away for too long.
-    is_hidden: bool,
-}
-
-impl Clone for Held {
-    fn clone(&self) -> Self {
-        Self(Mutex::new(self.lock().clone()))
-    }
-}
-
-impl Held {
-    /// Publishes all that is known of an upstream.
-    pub(super) fn publish(&self, name: &UpstreamName, catalog: &Catalog, sentries: &Sentries) {
-        let Known { introduction, snapshots, is_hidden } = self.lock().clone();
-        catalog.hide(name, is_hidden);
-        introduction.into_iter().for_each(|it| introduce(name, catalog, sentries, it));
-        for (kind, snapshot) in Kind::ALL.into_iter().zip(snapshots) {
-            snapshot.into_iter().for_each(|it| publish(name, catalog, sentries, kind, it));
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The one way into a catalog: what is not approved and what is refused does not get there.
-fn publish(
-    name: &UpstreamName,
-    catalog: &Catalog,
-    sentries: &Sentries,
-    kind: Kind,
-    mut snapshot: Snapshot,
-) {
-    snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
-    sentries.guard.publish(name, kind, &mut snapshot.items);
-    catalog.publish(name, kind, snapshot);
-}
-
-fn introduce(
-    name: &UpstreamName,
-    catalog: &Catalog,
-    sentries: &Sentries,
-    introduction: Introduction,
-) {
-    let Introduction { capabilities, instructions } = introduction;
-    let instructions = sentries.pins.introduce(name, instructions);
-    let instructions = sentries.guard.introduce(name, instructions);
-    catalog.introduce(name, Introduction { capabilities, instructions });
 }
 
 /// When one topic is to be listed.
@@ -196,6 +139,7 @@ impl Refresh {
             read,
             topics: [plan; 3],
             unsettled: Some(unsettled),
+            unlisted: None,
             hide: None,
             is_away: false,
             kept,
@@ -206,7 +150,10 @@ impl Refresh {
     /// Lists the upstream whenever there may be something new. Ends when `stop` fires, or under a configuration that
     /// does not have it.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        self.show_kept().await;
+        if !self.show_kept().await {
+            // Nobody could find what it has.
+            self.upstream.wake();
+        }
         self.look_at_status();
         loop {
             let due = self.topics.iter().filter_map(|plan| plan.due).chain(self.hide).min();
@@ -248,12 +195,18 @@ impl Refresh {
         let status = self.status.borrow_and_update().clone();
         match status {
             Status::Starting => {}
+            Status::Asleep => {
+                // What was listed stays, and may be asked for: that starts it.
+                self.epoch = None;
+                self.topics.iter_mut().for_each(|plan| plan.due = None);
+            }
             Status::Up(about) => {
                 if self.epoch.replace(about.epoch) == Some(about.epoch) {
                     return;
                 }
                 (self.hide, self.is_away) = (None, false);
                 self.hide(false);
+                self.unlisted = Some(self.upstream.stay_up());
                 self.introduce(introduction(&about));
                 self.read = *self.changes.borrow_and_update();
                 for plan in &mut self.topics {
@@ -265,7 +218,7 @@ impl Refresh {
                 // What was listed stays; there is nobody to ask for more.
                 self.epoch = None;
                 self.topics.iter_mut().for_each(|plan| plan.due = None);
-                self.unsettled = None;
+                (self.unsettled, self.unlisted) = (None, None);
                 if let OnDown::Hide { after } = self.upstream.settings().on_down
                     && !self.is_away
                 {
@@ -301,12 +254,12 @@ impl Refresh {
         self.catalog.hide(self.upstream.name(), is_hidden);
     }
 
-    /// Shows what the upstream listed before Weir was started, if that was kept.
-    async fn show_kept(&mut self) {
-        let Some(kept) = self.kept.clone() else { return };
+    /// Shows what the upstream listed before Weir was started; tells whether that was kept.
+    async fn show_kept(&mut self) -> bool {
+        let Some(kept) = self.kept.clone() else { return false };
         // Reading a file blocks. A panic in there is no reason to show nothing for ever.
         let Ok(Some(found)) = tokio::task::spawn_blocking(move || kept.read()).await else {
-            return;
+            return false;
         };
         self.introduce(found.introduction);
         for (kind, snapshot) in Kind::ALL.into_iter().zip(found.snapshots) {
@@ -315,6 +268,7 @@ impl Refresh {
         }
         debug!(upstream = %self.upstream.name(), "what it listed last is shown until it is there");
         self.unsettled = None;
+        true
     }
 
     /// Keeps something on disk, where lists are kept.
@@ -389,6 +343,8 @@ impl Refresh {
         }
         let lists = join_all(due.iter().map(|topic| self.list(*topic))).await;
         let (mut is_new, mut keep) = (false, Vec::new());
+        // All of them are due at first, and each that fails is due again.
+        let mut failed = false;
         for (topic, next) in due.into_iter().zip(lists) {
             let plan = &mut self.topics[topic.index()];
             match next {
@@ -400,6 +356,7 @@ impl Refresh {
                     is_new |= plan.relax(listed.digests);
                 }
                 Err(()) => {
+                    failed = true;
                     plan.is_pressed = false;
                     // One that is left alone is not asked before a call may be.
                     let rests_until = self.upstream.rests_until();
@@ -417,6 +374,9 @@ impl Refresh {
         self.unsettled = None;
         for lists in keep {
             self.keep_lists(lists).await;
+        }
+        if !failed {
+            self.unlisted = None;
         }
     }
 

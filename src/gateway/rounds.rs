@@ -55,6 +55,8 @@ impl Guest {
         }
         let target = self.find(&ask, caller.revision).await?;
         let upstream = self.generation.upstream(&target.upstream);
+        // Which era it speaks is known once it is there.
+        let _awake = upstream.awake().await;
         let era = era_of(upstream);
         // Spec 2026-07-28, multi round-trip requests: there are no rounds but in these three.
         let has_rounds = ask.method != Method::Complete;

@@ -66,7 +66,7 @@ pub struct Status {
 pub struct Upstream {
     /// What it is called.
     pub name: String,
-    /// `starting`, `up`, `open` (left alone for a while), `half-open`, `down`, `crash-loop`.
+    /// `starting`, `asleep`, `up`, `open` (left alone for a while), `half-open`, `down`, `crash-loop`.
     pub state: String,
     /// For how long, in seconds.
     pub since_seconds: u64,

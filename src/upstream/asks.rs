@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use super::demand::Use;
 use super::questions::Questions;
 use super::vitals::{Failed, Meter};
 use super::wire::Sent;
@@ -108,6 +109,8 @@ pub(super) struct Running {
     pub(super) began: Instant,
     /// Since when it may have been idle, the time that it waited for its client left out.
     pub(super) idle_since: Instant,
+    /// So that the upstream does not fall asleep, where it might.
+    pub(super) in_use: Option<Use>,
     pub(super) turns: Arc<Semaphore>,
     /// `None` while it waits for its client.
     pub(super) turn: Option<OwnedSemaphorePermit>,
@@ -256,7 +259,7 @@ impl Running {
             Err(failed) => return self.fail(failed),
         };
         if let Outcome::Result(Body::Arriving(pieces)) = reply.outcome {
-            let (end, turn) = (self.last_moment(), self.turn.take());
+            let (end, turn) = (self.last_moment(), (self.turn.take(), self.in_use.take()));
             reply.outcome = Outcome::Result(Body::Arriving(self.arriving(end, turn, pieces)));
         }
         self.meter.replied(&reply.outcome);
@@ -267,7 +270,7 @@ impl Running {
     fn arriving(
         &self,
         last_moment: Instant,
-        turn: Option<OwnedSemaphorePermit>,
+        turn: (Option<OwnedSemaphorePermit>, Option<Use>),
         pieces: BoxStream<'static, Result<bytes::Bytes, Broken>>,
     ) -> BoxStream<'static, Result<bytes::Bytes, Broken>> {
         let idle = self.timeouts.call;

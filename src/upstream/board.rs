@@ -38,7 +38,7 @@ impl Board {
             Status::Down { reason: last, crash_loop: before } => {
                 (last != reason, crash_loop != *before)
             }
-            Status::Starting | Status::Up(_) => (true, true),
+            Status::Starting | Status::Asleep | Status::Up(_) => (true, true),
         };
         let upstream = &self.name;
         // One that stays down is tried for ever, and need not say so each time.
@@ -49,6 +49,21 @@ impl Board {
         }
         self.vitals.disconnected(is_change);
         self.take_down(reason, crash_loop);
+    }
+
+    /// Nobody uses the upstream, and its connection is about to be closed.
+    pub(super) fn asleep(&self) {
+        self.vitals.fell_asleep();
+        // The status first: whoever misses the connection must find the reason.
+        self.status.send_replace(Status::Asleep);
+        self.links.send_replace(None);
+    }
+
+    /// The upstream is started for somebody.
+    pub(super) fn wakes(&self) {
+        tracing::info!(upstream = %self.name, "it is wanted, and started");
+        self.vitals.wakes();
+        self.status.send_replace(Status::Starting);
     }
 
     /// The upstream is not wanted any more.

@@ -78,8 +78,9 @@ impl Keeper {
             () = self.closing.cancelled() => "it was stopped".to_owned(),
             how = self.process.wait() => {
                 running = false;
-                // What it wrote before it ended is still in the pipe; a grandchild may hold that
-                // pipe open for ever.
+                // What it has started may hold its pipes open for ever, and goes first. What it wrote before
+                // it ended is still in them; somebody who has left its group may hold them, too.
+                self.process.kill();
                 let _ = timeout(LAST_WORDS, self.broken.cancelled()).await;
                 format!("the process {how}")
             }
@@ -91,6 +92,7 @@ impl Keeper {
                 match (timeout(life, self.process.wait()).await, self.unhealthy.get()) {
                     (Ok(how), _) => {
                         running = false;
+                        self.process.kill();
                         format!("the process {how}")
                     }
                     (Err(_), Some(reason)) => reason.clone(),

@@ -288,6 +288,11 @@ impl Ear {
         }
     }
 
+    /// Whether a task goes on that was begun here, as far as the server tells.
+    pub(super) fn has_tasks(&self) -> bool {
+        self.tasks.go_on()
+    }
+
     fn note(&self, notification: Notification, on: Option<u64>) {
         let Notification { method, mut params } = notification;
         if let Some(topic) = Topic::of_notification(&method) {

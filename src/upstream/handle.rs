@@ -1,10 +1,12 @@
 //! The handle to an upstream: what the rest of the house holds.
 
+mod waking;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -13,8 +15,9 @@ use tokio_util::task::TaskTracker;
 use super::asks::{Called, MAX_ASKING, Running};
 use super::board::Board;
 use super::connection::Connection;
+use super::demand::{Demand, Use};
 use super::dial::Dial;
-use super::links::{Lease, Links};
+use super::links::{Links, Route};
 use super::meter::Calls;
 use super::opener::Opener;
 use super::prompts;
@@ -24,12 +27,14 @@ use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::vitals::{Failed, Meter, Vitals};
 use super::wire::{Failure, Sent};
 use super::{Changes, Error, Listing, Report, Settings, Sharing, Source, Status};
-use crate::mcp::call::{Body, Call, Caller, Outcome, Owner, Reply};
+use crate::mcp::call::{Call, Caller, Owner, Reply};
 use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Era;
 use crate::mcp::task::TaskOwner;
+
+pub use waking::Awake;
 
 /// How many calls may wait for their turn, and how long.
 const MAX_WAITING: usize = 128;
@@ -60,6 +65,8 @@ struct Shared {
     turns: Arc<Semaphore>,
     waiting: AtomicUsize,
     vitals: Arc<Vitals>,
+    /// Who wants it, where it may sleep.
+    demand: Arc<Demand>,
     /// Places of the calls that wait for their clients' answers.
     asking: Arc<Semaphore>,
     /// What their questions may take.
@@ -79,7 +86,7 @@ impl Drop for Shared {
 
 impl Upstream {
     /// Starts the task that keeps the upstream connected until `stop`, or until nobody holds the handle and nothing
-    /// that was asked with it is under way.
+    /// that was asked with it is under way. One that is lazy sleeps first.
     pub fn start(
         settings: Settings,
         dial: Arc<dyn Dial>,
@@ -99,7 +106,9 @@ impl Upstream {
     ) -> Self {
         let (settings, stop) = (Arc::new(settings), stop.child_token());
         let (link_sender, links) = watch::channel(None);
-        let (status_sender, status) = watch::channel(Status::Starting);
+        let demand = Demand::new(&settings);
+        let first = if demand.is_lazy() { Status::Asleep } else { Status::Starting };
+        let (status_sender, status) = watch::channel(first);
         let (change_sender, changes) = watch::channel(Changes::default());
         let (complaints, complaint_receiver) = mpsc::channel(COMPLAINTS);
         let vitals = Vitals::new(settings.name.clone(), settings.breaker);
@@ -132,6 +141,7 @@ impl Upstream {
                 links: Arc::clone(&further),
                 board,
                 interest: Arc::clone(&interest),
+                demand: Arc::clone(&demand),
                 complaints: complaint_receiver,
                 memory: Memory::default(),
             };
@@ -151,6 +161,7 @@ impl Upstream {
             turns,
             waiting,
             vitals,
+            demand,
             asking,
             room: Room::new(),
             tasks,
@@ -225,9 +236,10 @@ impl Upstream {
         self.shared.changes.clone()
     }
 
-    /// Lists a kind through all pages. A kind that the upstream does not declare is empty and it is not asked.
+    /// Lists a kind through all pages. One that sleeps is not started. A kind that the upstream does not declare is empty and it is not asked.
     pub async fn list(&self, kind: Kind) -> Result<Listing, Error> {
         let settings = &self.shared.settings;
+        let _held = self.shared.demand.hold();
         if !self.connection()?.about().has(kind.topic()) {
             return Ok(Listing::default());
         }
@@ -254,8 +266,8 @@ impl Upstream {
     /// Sends a call, once. Dropping the future cancels it.
     pub async fn call(&self, call: Call) -> Result<Called, Error> {
         let mut meter = Meter::new(&self.shared.vitals);
-        let turn = match self.admit(&mut meter).await {
-            Ok(turn) => turn,
+        let (in_use, turn) = match self.admit(&mut meter).await {
+            Ok(admitted) => admitted,
             Err(error) => {
                 let failed = Failed::from(error);
                 meter.failed(&failed);
@@ -282,6 +294,7 @@ impl Upstream {
             timeouts,
             began,
             idle_since: began,
+            in_use,
             turns,
             turn: Some(turn),
             asking: Arc::clone(&shared.asking),
@@ -290,23 +303,15 @@ impl Upstream {
     }
 
     /// Whether a call may be sent now; nobody waits for a turn at an upstream that is down, or left alone.
-    async fn admit(&self, meter: &mut Meter) -> Result<OwnedSemaphorePermit, Error> {
-        self.settled().await;
+    async fn admit(&self, meter: &mut Meter) -> Result<(Option<Use>, OwnedSemaphorePermit), Error> {
+        // What is left alone is not started either.
+        if self.rests_until().is_some() {
+            meter.begin()?;
+        }
+        let in_use = self.use_it().await;
         self.connection()?;
         meter.begin()?;
-        self.turn().await
-    }
-
-    /// Waits while the upstream is starting for the first time: what it listed before the last stop, or what the one
-    /// before it did in whose place it is, may be called before it is there.
-    async fn settled(&self) {
-        if !matches!(*self.shared.status.borrow(), Status::Starting) {
-            return;
-        }
-        let mut status = self.shared.status.clone();
-        let settled = status.wait_for(|status| !matches!(status, Status::Starting));
-        // Too late is as good: then it says that it is still starting.
-        let _ = timeout(self.shared.settings.timeouts.startup, settled).await;
+        Ok((in_use, self.turn().await?))
     }
 
     /// Subscribes a client to a resource, until what is returned is dropped; from then on its changes are
@@ -317,10 +322,11 @@ impl Upstream {
         dirty: &Dirty,
         owner: &Owner,
     ) -> Result<Subscribed, Error> {
+        let in_use = self.use_it().await;
         if !self.connection()?.about().capabilities.subscribe {
             return Ok(Subscribed::Refused(None));
         }
-        self.shared.interest.join(uri, Listener::Resource(dirty.clone()), owner).await
+        self.shared.interest.join(uri, Listener::Resource(dirty.clone()), owner, in_use).await
     }
 
     /// Subscribes a client to a task of the modern era, by the upstream's own id, until what is returned is dropped.
@@ -332,12 +338,13 @@ impl Upstream {
         task: TaskOwner,
         owner: &Owner,
     ) -> Result<Subscribed, Error> {
+        let in_use = self.use_it().await;
         let about = Arc::clone(self.connection()?.about());
         let is_told = about.era() == Era::Modern && about.capabilities.has_tasks();
         if !is_told || matches!(self.shared.settings.sharing, Sharing::Client) {
             return Ok(Subscribed::Refused(None));
         }
-        self.shared.interest.tasks().join(own, Listener::Task(task), owner).await
+        self.shared.interest.tasks().join(own, Listener::Task(task), owner, in_use).await
     }
 
     async fn send(self, call: Call, questions: Questions, sent: Sent) -> Result<Reply, Failed> {
@@ -420,6 +427,7 @@ impl Upstream {
     fn unavailable(&self) -> Error {
         Error::Unavailable(match &*self.shared.status.borrow() {
             Status::Starting => "it is still starting".into(),
+            Status::Asleep => "it sleeps".into(),
             Status::Up(_) => "it is connecting again".into(),
             Status::Down { reason, .. } => reason.clone(),
         })
@@ -445,36 +453,6 @@ impl Upstream {
         let turn = timeout(MAX_WAIT, Arc::clone(turns).acquire_owned()).await;
         drop(waiting);
         turn.map_err(|_| busy())?.map_err(|_| busy())
-    }
-}
-
-/// Which connection a call goes over.
-enum Route {
-    /// The one that the supervisor keeps.
-    Main(Connection),
-    /// One beside it.
-    Beside(Lease),
-}
-
-impl Route {
-    fn connection(&self) -> Connection {
-        match self {
-            Self::Main(connection) => connection.clone(),
-            Self::Beside(lease) => Connection::Wired(lease.connection.clone()),
-        }
-    }
-
-    /// The reply; the connection, and with it the upstream, is in use until it has arrived.
-    fn outlast(self, upstream: &Upstream, reply: Reply) -> Reply {
-        let Reply { era, outcome: Outcome::Result(Body::Arriving(pieces)) } = reply else {
-            return reply;
-        };
-        let in_use = (self, upstream.clone());
-        let held = pieces.map(move |piece| {
-            let _in_use = &in_use;
-            piece
-        });
-        Reply { era, outcome: Outcome::Result(Body::Arriving(held.boxed())) }
     }
 }
 

@@ -16,18 +16,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::Wired;
+use super::connection::{Connection, Wired};
 use super::ear::Callers;
 use super::opener::{Found, Opener, Wanted};
 use super::pauses::Pauses;
 use super::subscriptions::Interest;
-use super::{Changes, Error, Settings, Sharing, declared};
-use crate::mcp::call::{Caller, Owner};
+use super::{Changes, Error, Settings, Sharing, Upstream, declared};
+use crate::mcp::call::{Body, Caller, Outcome, Owner, Reply};
 use crate::mcp::revision::Era;
 
 /// How many connections are held beside the first one.
@@ -398,5 +399,35 @@ impl Drop for Used {
         if is_empty {
             Links::remove(&mut table, &self.key, &self.slot);
         }
+    }
+}
+
+/// Which connection a call goes over.
+pub(super) enum Route {
+    /// The one that the supervisor keeps.
+    Main(Connection),
+    /// One beside it.
+    Beside(Lease),
+}
+
+impl Route {
+    pub(super) fn connection(&self) -> Connection {
+        match self {
+            Self::Main(connection) => connection.clone(),
+            Self::Beside(lease) => Connection::Wired(lease.connection.clone()),
+        }
+    }
+
+    /// The reply; the connection, and with it the upstream, is in use until it has arrived.
+    pub(super) fn outlast(self, upstream: &Upstream, reply: Reply) -> Reply {
+        let Reply { era, outcome: Outcome::Result(Body::Arriving(pieces)) } = reply else {
+            return reply;
+        };
+        let in_use = (self, upstream.clone());
+        let held = pieces.map(move |piece| {
+            let _in_use = &in_use;
+            piece
+        });
+        Reply { era, outcome: Outcome::Result(Body::Arriving(held.boxed())) }
     }
 }

@@ -52,8 +52,10 @@ impl Report {
 /// How an upstream is doing, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It has neither connected nor failed yet.
+    /// It has neither connected nor failed yet, or is started after it slept.
     Starting,
+    /// It is not connected, since nobody uses it. A call has it started.
+    Asleep,
     /// It is connected.
     Up,
     /// It is connected, and left alone for a while, since too many calls in a row failed.
@@ -68,13 +70,21 @@ pub enum State {
 
 impl State {
     /// Each of them.
-    pub const ALL: [Self; 6] =
-        [Self::Starting, Self::Up, Self::Open, Self::HalfOpen, Self::Down, Self::CrashLoop];
+    pub const ALL: [Self; 7] = [
+        Self::Starting,
+        Self::Asleep,
+        Self::Up,
+        Self::Open,
+        Self::HalfOpen,
+        Self::Down,
+        Self::CrashLoop,
+    ];
 
     /// The state as metrics and JSON name it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
+            Self::Asleep => "asleep",
             Self::Up => "up",
             Self::Open => "open",
             Self::HalfOpen => "half-open",
@@ -83,10 +93,10 @@ impl State {
         }
     }
 
-    /// Whether a call that comes now may be sent.
+    /// Whether a call that comes now may be sent, if need be after a start.
     pub fn takes_calls(self) -> bool {
         match self {
-            Self::Up | Self::HalfOpen => true,
+            Self::Asleep | Self::Up | Self::HalfOpen => true,
             Self::Starting | Self::Open | Self::Down | Self::CrashLoop => false,
         }
     }

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::Error;
+use super::demand::Use;
 use crate::json::Object;
 use crate::mcp::call::Owner;
 use crate::mcp::dirty::{Dirty, with_parents};
@@ -55,6 +56,8 @@ pub struct Subscription {
     interest: Arc<Interest>,
     uri: Arc<str>,
     number: u64,
+    /// So that the upstream does not fall asleep, where it might.
+    _in_use: Option<Use>,
 }
 
 impl Drop for Subscription {
@@ -146,8 +149,10 @@ impl Interest {
         uri: &str,
         listener: Listener,
         owner: &Owner,
+        in_use: Option<Use>,
     ) -> Result<Subscribed, Error> {
-        let (subscription, mut standing) = self.enter(uri, listener, owner)?;
+        let (mut subscription, mut standing) = self.enter(uri, listener, owner)?;
+        subscription._in_use = in_use;
         let settled = standing.wait_for(|standing| !matches!(standing, Standing::Wanted));
         let settled = timeout(PATIENCE, settled).await.map_err(|_| Error::TimedOut(PATIENCE))?;
         match settled.map(|standing| standing.clone()) {
@@ -156,6 +161,12 @@ impl Interest {
             Ok(Standing::Failed(reason)) => Err(Error::Unavailable(reason)),
             Ok(Standing::Wanted) | Err(_) => Err(Error::Unavailable("it was stopped".into())),
         }
+    }
+
+    /// Whether anybody wants to hear of anything.
+    pub(super) fn is_wanted(&self) -> bool {
+        let of_tasks = self.tasks.as_ref().is_some_and(|tasks| tasks.is_wanted());
+        of_tasks || self.lock().entries.values().any(|entry| !entry.clients.is_empty())
     }
 
     fn enter(
@@ -193,7 +204,8 @@ impl Interest {
         if is_new {
             self.move_on();
         }
-        Ok((Subscription { interest: Arc::clone(self), uri, number }, standing))
+        let interest = Arc::clone(self);
+        Ok((Subscription { interest, uri, number, _in_use: None }, standing))
     }
 
     fn leave(&self, uri: &Arc<str>, number: u64) {

@@ -2,7 +2,8 @@
 //!
 //! One task per upstream: it opens the connection, hears of changes, and opens the connection again
 //! when it has ended, with growing pauses. It alone changes the upstream's status; calls find the
-//! connection in a `watch` and complain here when it fails them.
+//! connection in a `watch` and complain here when it fails them. One that is lazy is connected when somebody
+//! wants it, and closed when nobody has for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use super::backoff::Backoff;
 use super::board::Board;
 use super::connection::{Connection, Wired};
 use super::crashes::{Crashes, WINDOW};
+use super::demand::Demand;
 use super::ear::{Callers, Ear};
 use super::links::Links;
 use super::opener::{Failed, Found, Opened, Opener, Wanted};
@@ -37,6 +39,7 @@ pub(super) struct Supervisor {
     pub(super) links: Arc<Links>,
     pub(super) board: Board,
     pub(super) interest: Arc<Interest>,
+    pub(super) demand: Arc<Demand>,
     pub(super) complaints: mpsc::Receiver<Complaint>,
     pub(super) memory: Memory,
 }
@@ -69,6 +72,7 @@ pub(super) enum Wrong {
 /// What ends the life of a connection.
 enum Event {
     Stop,
+    Idle,
     Wrong(Wrong),
     Ended(String),
 }
@@ -78,7 +82,21 @@ impl Supervisor {
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut backoff = Backoff::new(&self.settings.retry);
         let mut crashes = Crashes::default();
+        let mut has_run = false;
+        if self.interest.is_wanted() {
+            self.demand.summon();
+        }
         loop {
+            if self.demand.is_asleep() {
+                if stop.run_until_cancelled(self.demand.wanted()).await.is_none() {
+                    break;
+                }
+                self.board.wakes();
+                if has_run {
+                    self.board.vitals.tries_again();
+                }
+            }
+            has_run = true;
             let opened = Instant::now();
             // Dropping a half-open connection ends it: the wire sees to its child.
             match stop.run_until_cancelled(self.open()).await {
@@ -103,6 +121,12 @@ impl Supervisor {
                             self.board.stopped();
                             connection.close().await;
                             break;
+                        }
+                        Event::Idle => {
+                            tracing::info!(upstream = %self.settings.name, "nobody uses it: stopped");
+                            connection.close().await;
+                            self.board.vitals.sleeps();
+                            continue;
                         }
                         Event::Wrong(Wrong::Stale(reason)) => {
                             tracing::info!(upstream = %self.settings.name, reason, "connecting again");
@@ -163,6 +187,7 @@ impl Supervisor {
                 }
             }
         }
+        self.demand.met();
         self.board.up(Connection::Wired(connection.clone()));
         loop {
             if let Some(Some(reason)) = listened.take_if(|over| over.is_some()) {
@@ -179,6 +204,14 @@ impl Supervisor {
                     }
                 }
                 over = &mut listen, if listened.is_none() => listened = Some(over),
+                () = self.demand.idle() => {
+                    // Clients of the one before it in whose place it is have begun no use here.
+                    if ear.has_tasks() || self.interest.is_wanted() {
+                        self.demand.met();
+                    } else if self.demand.fall_asleep(|| self.board.asleep()) {
+                        return Event::Idle;
+                    }
+                }
             }
         }
     }

@@ -57,6 +57,12 @@ impl Tasks {
         known.push_back((id.into(), owner));
     }
 
+    /// Whether somebody who is still there has begun one that is not known to be over.
+    pub(super) fn go_on(&self) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().any(|(_, owner)| !owner.is_gone())
+    }
+
     /// Takes the `params` of a notification about a task: its owner is told, and nobody else.
     pub(super) fn told(&self, params: &Object) {
         let Some(id) = params.get_string(TASK_ID) else { return };
@@ -132,6 +138,18 @@ mod tests {
             tell(&tasks, "a", "working");
             assert_eq!(told(&ann).await.is_some(), expected);
         }
+    }
+
+    #[test]
+    fn a_task_goes_on_until_it_is_over_or_its_owner_is_gone() {
+        let (tasks, ann, bob) = (Tasks::default(), TaskNews::default(), TaskNews::default());
+        assert!(!tasks.go_on());
+        begin(&tasks, "a", &ann);
+        begin(&tasks, "b", &bob);
+        tell(&tasks, "a", "completed");
+        assert!(tasks.go_on());
+        drop(bob);
+        assert!(!tasks.go_on());
     }
 
     #[tokio::test(start_paused = true)]

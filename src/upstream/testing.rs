@@ -84,6 +84,7 @@ pub(super) fn settings(over: Over) -> Settings {
             call_max: Duration::from_secs(600),
             reset_on_progress: true,
             gather: Duration::from_millis(5),
+            idle: None,
         },
         retry: Retry {
             backoff: Duration::from_millis(250),
@@ -97,6 +98,7 @@ pub(super) fn settings(over: Over) -> Settings {
             max_pages: 100,
         },
         required: false,
+        lazy: false,
         breaker: super::breaker::Settings::default(),
         on_down: super::OnDown::Keep,
         kept_in: None,

@@ -9,4 +9,5 @@ mod opening;
 mod pair;
 mod questions;
 mod rules;
+mod sleeping;
 mod subscriptions;

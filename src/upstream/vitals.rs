@@ -95,6 +95,23 @@ impl Vitals {
         }
     }
 
+    /// Nobody uses it, and it is stopped.
+    pub(super) fn fell_asleep(&self) {
+        self.lock().since = Instant::now();
+    }
+
+    /// Its child has been stopped, if it had one.
+    pub(super) fn sleeps(&self) {
+        if let Some((process, _)) = &mut self.lock().child {
+            *process = None;
+        }
+    }
+
+    /// It is started for somebody who uses it.
+    pub(super) fn wakes(&self) {
+        self.lock().since = Instant::now();
+    }
+
     /// It is tried again after this time.
     pub(super) fn waits(&self, pause: Duration) {
         self.lock().next_try = Some(Instant::now() + pause);
@@ -148,6 +165,7 @@ impl Vitals {
         let mut until = next_try;
         let state = match status {
             Status::Starting => State::Starting,
+            Status::Asleep => State::Asleep,
             Status::Down { reason: why, crash_loop } => {
                 reason = Some(why.clone());
                 if *crash_loop { State::CrashLoop } else { State::Down }

@@ -13,9 +13,9 @@ use super::serving::terminate;
 use super::{HOUSE, folder, script, scripted};
 
 /// A running `weir serve` whose listener for operators is known.
-struct Served {
+pub(super) struct Served {
     weir: Child,
-    folder: TempDir,
+    pub(super) folder: TempDir,
     /// Where operators look.
     admin: String,
     /// Where clients connect.
@@ -41,7 +41,7 @@ impl Served {
         Self::start_in(config, |_| {})
     }
 
-    fn start_in(config: &str, prepare: impl FnOnce(&Path)) -> Self {
+    pub(super) fn start_in(config: &str, prepare: impl FnOnce(&Path)) -> Self {
         let port = free_port();
         let folder = folder(&format!("{}{config}", listeners(port)));
         prepare(folder.path());
@@ -79,16 +79,16 @@ impl Served {
         (status.expect("a status"), body.to_owned())
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub(super) fn get(&self, path: &str) -> (u16, String) {
         self.ask("GET", path, "")
     }
 
-    fn with_token(&self, path: &str) -> (u16, String) {
+    pub(super) fn with_token(&self, path: &str) -> (u16, String) {
         self.ask("GET", path, &format!("Authorization: Bearer {}\r\n", self.token()))
     }
 
     /// Waits until a page says something.
-    fn wait_for(&self, path: &str, expected: impl Fn(u16, &str) -> bool) -> String {
+    pub(super) fn wait_for(&self, path: &str, expected: impl Fn(u16, &str) -> bool) -> String {
         let start = Instant::now();
         loop {
             let (status, body) = self.get(path);
@@ -102,14 +102,23 @@ impl Served {
 
     /// Posts a request of the newest revision to the endpoint; returns the answer.
     fn post(&self, method: &str) -> String {
+        self.post_about(method, None)
+    }
+
+    /// The same about the item of this name.
+    pub(super) fn post_about(&self, method: &str, name: Option<&str>) -> String {
         let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
-        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{meta}}}}}"#);
+        let of_name = name.map(|name| format!(r#""name":"{name}","#)).unwrap_or_default();
+        let header = name.map(|name| format!("Mcp-Name: {name}\r\n")).unwrap_or_default();
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{of_name}{meta}}}}}"#
+        );
         let mut stream = TcpStream::connect(&self.host).expect("it listens");
         write!(
             stream,
             "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
-             Mcp-Method: {method}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+             Mcp-Method: {method}\r\n{header}Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
             self.host,
             body.len()
         )

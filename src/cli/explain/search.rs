@@ -119,6 +119,9 @@ pub(super) fn state(house: &House, name: &str) -> Fact {
         Some(Status::Down { reason, .. }) => {
             Fact::bad(About::Upstream, format!("{name} is down: {reason}"))
         }
+        Some(Status::Asleep) => {
+            Fact::good(About::Upstream, format!("{name} sleeps until it is used"))
+        }
         Some(Status::Starting) | None => {
             Fact::bad(About::Upstream, format!("{name} has not started yet"))
         }

@@ -102,6 +102,7 @@ impl Page {
     fn upstream(&mut self, it: &Upstream, width: usize) {
         let mark = match (&*it.state, it.required) {
             ("up", _) => self.paint("up", 32),
+            ("asleep", _) => "asleep".to_owned(),
             ("starting", _) => self.paint("starting", 33),
             (other, _) => self.paint(other, 31),
         };
@@ -138,7 +139,7 @@ impl Page {
         }
         let visible = head.len() - (mark.len() - it.state.len());
         self.wrap(&head, visible, &first, indent);
-        if !it.is_connected() && it.state != "starting" {
+        if !it.is_connected() && !matches!(&*it.state, "starting" | "asleep") {
             self.wrap(&" ".repeat(indent), indent, &move_of(it), indent);
         }
         let mut load = vec![counted(it.calls, "call"), counted(it.errors, "error")];

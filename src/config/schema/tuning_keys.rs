@@ -54,6 +54,14 @@ fn tuning() -> Vec<Key> {
              those that come together reach the client together.",
         )
         .or(duration(times.gather)),
+        Key::new(
+            "idle",
+            Shape::Duration,
+            "How long nobody has used a server that is `lazy` until it is stopped: no call, no subscription, no task that it is \
+             known to work on. At least a second; longer than its clients wait before they ask again how a task is doing. \
+             Without it a server that was started once stays up.",
+        )
+        .or_else("never"),
     ];
     let pauses = vec![
         Key::new(
@@ -127,6 +135,16 @@ fn tuning() -> Vec<Key> {
              with one name are one client, and all without a key are one together. With `weir stdio` there is one client, so nothing is shared.",
         )
         .or(word(&SHARINGS, &default.sharing)),
+        Key::new(
+            "lazy",
+            Shape::Boolean,
+            "With `true` the server is started, or connected to, when it is first used: by a call, a completion, a \
+             subscription or a question about a task, which waits for it. Its lists are those of the last time, kept on disk \
+             (`[state] catalog`); where none are kept it is started once to be listed. While it sleeps it cannot say that its lists \
+             have changed: that is found out when it wakes, and clients are told then. After `timeouts.idle` it is stopped \
+             again. Not with `required = true`, and not for a `prompts_dir`, which is always open.",
+        )
+        .or(default.lazy),
         Key::new("timeouts", Shape::table(timeouts), "How long things may take.")
             .example("timeouts = { call = \"2m\", call_max = \"1h\" }"),
         Key::new("retry", Shape::table(pauses), "When to connect again."),

@@ -118,17 +118,17 @@ fn a_key_of_another_release_is_answered_with_the_known_ones() {
     let drawn = mistakes(
         r#"[upstreams.house]
 prompts_dir = "p"
-lazy = true
+hasty = true
 [log]
 color = "red"
 "#,
     );
     insta::assert_snapshot!(drawn, @r"
-    error: upstreams.house.lazy: no such key
+    error: upstreams.house.hasty: no such key
      --> weir.toml:3:1
       |
-    3 | lazy = true
-      | ^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, sharing, breaker, timeouts, retry, on_down, on_down_grace, limits, prompts, tools, resources, rename, required, guard
+    3 | hasty = true
+      | ^^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, transport, era, sharing, lazy, breaker, timeouts, retry, on_down, on_down_grace, limits, prompts, tools, resources, rename, required, guard
 
     error: log.color: no such key
      --> weir.toml:5:1

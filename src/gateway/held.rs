@@ -1,0 +1,71 @@
+//! What one upstream last said and listed, and the one way from there into a catalog.
+//!
+//! Knows nothing of: when it is listed.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Sentries;
+use crate::catalog::{Catalog, Introduction, Snapshot};
+use crate::mcp::kind::Kind;
+use crate::mcp::name::UpstreamName;
+
+/// What one upstream last said and listed, whole: so what is approved, or is no longer, and what another configuration
+/// lets out, can be published without asking anybody.
+#[derive(Default)]
+pub(super) struct Held(Mutex<Known>);
+
+#[derive(Default, Clone)]
+pub(super) struct Known {
+    pub(super) introduction: Option<Introduction>,
+    /// By [`Kind::index`].
+    pub(super) snapshots: [Option<Snapshot>; 4],
+    /// Whether it is left out of the lists, since it has been away for too long.
+    pub(super) is_hidden: bool,
+}
+
+impl Clone for Held {
+    fn clone(&self) -> Self {
+        Self(Mutex::new(self.lock().clone()))
+    }
+}
+
+impl Held {
+    /// Publishes all that is known of an upstream.
+    pub(super) fn publish(&self, name: &UpstreamName, catalog: &Catalog, sentries: &Sentries) {
+        let Known { introduction, snapshots, is_hidden } = self.lock().clone();
+        catalog.hide(name, is_hidden);
+        introduction.into_iter().for_each(|it| introduce(name, catalog, sentries, it));
+        for (kind, snapshot) in Kind::ALL.into_iter().zip(snapshots) {
+            snapshot.into_iter().for_each(|it| publish(name, catalog, sentries, kind, it));
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The one way into a catalog: what is not approved and what is refused does not get there.
+pub(super) fn publish(
+    name: &UpstreamName,
+    catalog: &Catalog,
+    sentries: &Sentries,
+    kind: Kind,
+    mut snapshot: Snapshot,
+) {
+    snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
+    sentries.guard.publish(name, kind, &mut snapshot.items);
+    catalog.publish(name, kind, snapshot);
+}
+
+pub(super) fn introduce(
+    name: &UpstreamName,
+    catalog: &Catalog,
+    sentries: &Sentries,
+    introduction: Introduction,
+) {
+    let Introduction { capabilities, instructions } = introduction;
+    let instructions = sentries.pins.introduce(name, instructions);
+    let instructions = sentries.guard.introduce(name, instructions);
+    catalog.introduce(name, Introduction { capabilities, instructions });
+}

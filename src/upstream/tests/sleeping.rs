@@ -1,0 +1,279 @@
+//! Upstreams that are started on first use, and stopped when nobody uses them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::join_all;
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::mcp::call::Owner;
+use crate::mcp::dirty::Dirty;
+use crate::mcp::kind::Kind;
+use crate::mcp::revision::{Era, Revision};
+use crate::upstream::report::State;
+use crate::upstream::testing::{Over, Peer, World, call, discovered, payload, settings};
+use crate::upstream::{Called, Error, Settings, Status, Subscribed};
+
+const IDLE: Duration = Duration::from_secs(60);
+
+fn lazy(over: Over) -> Settings {
+    let mut settings = Settings { lazy: true, era: Some(Era::Modern), ..settings(over) };
+    settings.timeouts.idle = Some(IDLE);
+    settings
+}
+
+fn calling(world: &World) -> JoinHandle<Result<Called, Error>> {
+    let upstream = world.upstream.clone();
+    world.tasks.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await })
+}
+
+async fn replied(calling: JoinHandle<Result<Called, Error>>) -> String {
+    payload(calling.await.expect("no panic").expect("a reply")).await
+}
+
+fn state(world: &World) -> State {
+    world.upstream.report().state
+}
+
+async fn asleep(world: &World) {
+    let mut status = world.upstream.status();
+    status.wait_for(|status| matches!(status, Status::Asleep)).await.expect("it lives");
+}
+
+/// Opens a server that knows subscriptions.
+async fn open(peer: &mut Peer) {
+    let discover = peer.read().await;
+    let mut result = discovered();
+    result["capabilities"]["resources"] = json!({ "subscribe": true });
+    peer.answer(&discover, result).await;
+}
+
+/// A world whose child was started by a call, which is answered.
+async fn used() -> (World, Peer) {
+    let mut world = World::start(lazy(Over::Stdio));
+    let first = calling(&world);
+    let mut peer = world.child().await;
+    open(&mut peer).await;
+    let request = peer.read().await;
+    peer.answer(&request, json!({})).await;
+    assert_eq!(replied(first).await, "{}");
+    (world, peer)
+}
+
+/// Whether no child was started.
+async fn none_started(world: &mut World) -> bool {
+    sleep(Duration::from_millis(1)).await;
+    world.child().now_or_never().is_none()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_of_many_calls_starts_it_once() {
+    let mut settings = lazy(Over::Stdio);
+    settings.limits.concurrency = 64;
+    let mut world = World::start(settings);
+    sleep(Duration::from_secs(3_600)).await;
+    assert!(none_started(&mut world).await);
+    assert_eq!(state(&world), State::Asleep);
+    // A list does not start it.
+    assert!(matches!(world.upstream.list(Kind::Tool).await, Err(Error::Unavailable(_))));
+    assert!(none_started(&mut world).await);
+
+    let calls: Vec<_> = (0..64).map(|_| calling(&world)).collect();
+    let mut peer = world.child().await;
+    assert_eq!(state(&world), State::Starting);
+    open(&mut peer).await;
+    for _ in 0..64 {
+        let request = peer.read().await;
+        assert_eq!(request["method"], "tools/call");
+        peer.answer(&request, json!({})).await;
+    }
+    for reply in join_all(calls).await {
+        reply.expect("no panic").expect("a reply");
+    }
+    assert!(none_started(&mut world).await);
+    assert_eq!(world.upstream.report().counts.restarts, 0);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_stopped_once_nobody_has_used_it_for_a_while_and_wakes_again() {
+    let (mut world, mut peer) = used().await;
+    let start = Instant::now();
+    // Each use begins the time anew; a list does not.
+    sleep(IDLE - Duration::from_secs(1)).await;
+    let again = calling(&world);
+    let request = peer.read().await;
+    sleep(IDLE - Duration::from_secs(1)).await;
+    assert_eq!(state(&world), State::Up);
+    peer.answer(&request, json!({})).await;
+    replied(again).await;
+    let last = Instant::now();
+    sleep(IDLE / 2).await;
+    let upstream = world.upstream.clone();
+    let listing = world.tasks.spawn(async move { upstream.list(Kind::Tool).await });
+    let list = peer.read().await;
+    peer.answer(&list, json!({ "resultType": "complete", "tools": [], "ttlMs": 1 })).await;
+    listing.await.expect("no panic").expect("a list");
+    asleep(&world).await;
+    assert_eq!(last.elapsed(), IDLE);
+    assert!(start.elapsed() > IDLE * 2);
+    assert_eq!(peer.try_read().await, None);
+    peer.exit("exited with code 0");
+    sleep(Duration::from_secs(1)).await;
+    let report = world.upstream.report();
+    assert_eq!((report.state, report.process, report.failures), (State::Asleep, None, 0));
+    assert!(report.state.takes_calls() && report.reason.is_none());
+
+    let waking = calling(&world);
+    let mut peer = world.child().await;
+    open(&mut peer).await;
+    let request = peer.read().await;
+    peer.answer(&request, json!({ "n": 2 })).await;
+    assert_eq!(replied(waking).await, r#"{"n":2}"#);
+    // It is another connection, so that it is listed again.
+    let Status::Up(about) = world.upstream.status().borrow().clone() else { panic!("up") };
+    assert_eq!((about.epoch, world.upstream.report().counts.restarts), (2, 1));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_comes_while_it_is_stopped_waits_for_the_next_connection() {
+    let (mut world, mut peer) = used().await;
+    asleep(&world).await;
+    // The old child takes its time: it is asked twice, and then not asked.
+    let waiting = calling(&world);
+    let start = Instant::now();
+    assert_eq!(peer.try_read().await, None);
+    let mut next = world.child().await;
+    assert_eq!(start.elapsed(), Duration::from_secs(5));
+    assert_eq!(*peer.signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
+    open(&mut next).await;
+    let request = next.read().await;
+    assert_eq!(request["method"], "tools/call");
+    next.answer(&request, json!({})).await;
+    replied(waiting).await;
+    assert!(next.read().now_or_never().is_none());
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_at_every_moment_around_the_end_are_answered_once_each() {
+    for early in 0..20_u64 {
+        let (mut world, mut peer) = used().await;
+        sleep(IDLE - Duration::from_millis(10) + Duration::from_millis(early)).await;
+        let late = calling(&world);
+        sleep(Duration::from_millis(1)).await;
+        if state(&world) != State::Up {
+            peer = world.child().await;
+            open(&mut peer).await;
+        }
+        let request = peer.read().await;
+        assert_eq!(request["method"], "tools/call", "{early}");
+        peer.answer(&request, json!({})).await;
+        replied(late).await;
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_keeps_it_awake_and_starts_it() {
+    let mut world = World::start(lazy(Over::Stdio));
+    let (upstream, dirty) = (world.upstream.clone(), Dirty::default());
+    let joining = world.tasks.spawn(async move {
+        let owner = Owner { name: Arc::from("all"), clients: 1 };
+        upstream.subscribe("file:///a", &dirty, &owner).await
+    });
+    let mut peer = world.child().await;
+    open(&mut peer).await;
+    let listen = peer.read().await;
+    assert_eq!(listen["method"], "subscriptions/listen");
+    let acknowledged = json!({
+        "jsonrpc": "2.0",
+        "method": "notifications/subscriptions/acknowledged",
+        "params": {
+            "notifications": { "resourceSubscriptions": ["file:///a"] },
+            "_meta": { "io.modelcontextprotocol/subscriptionId": listen["id"] },
+        },
+    });
+    peer.send(acknowledged).await;
+    let Ok(Subscribed::Held(subscription)) = joining.await.expect("no panic") else {
+        panic!("it agrees")
+    };
+    sleep(IDLE * 10).await;
+    assert_eq!(state(&world), State::Up);
+    drop(subscription);
+    let left = Instant::now();
+    asleep(&world).await;
+    assert_eq!(left.elapsed(), IDLE);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ends_while_it_wakes_is_told_to_those_who_wait_and_tried_again_with_pauses() {
+    let mut world = World::start(lazy(Over::Stdio));
+    let waiting = calling(&world);
+    world.child().await.exit("exited with code 127");
+    let error = waiting.await.expect("no panic").expect_err("it has ended");
+    assert!(matches!(&error, Error::Unavailable(why) if why.contains("127")), "{error}");
+    assert_eq!(state(&world), State::Down);
+    let start = Instant::now();
+    let mut pauses = Vec::new();
+    for _ in 0..4 {
+        // Calls in between neither wait nor hurry it.
+        assert!(world.upstream.call(call(Revision::V2025_11_25)).await.is_err());
+        world.child().await.exit("exited with code 127");
+        world.down().await;
+        pauses.push(start.elapsed().as_millis());
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(state(&world), State::CrashLoop);
+    assert!(pauses[3] > 3_000, "{pauses:?}");
+    // It is there again, and nobody wants it any more.
+    open(&mut world.child().await).await;
+    world.up().await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_alone_is_not_started() {
+    let mut settings = lazy(Over::Http);
+    settings.breaker.cool_down = IDLE * 2;
+    settings.breaker.max_cool_down = IDLE * 2;
+    let mut world = World::start(settings);
+    world.upstream.wake();
+    world.post().await.answer(discovered());
+    world.up().await;
+    for _ in 0..5 {
+        let failing = calling(&world);
+        world.post().await.status(503);
+        failing.await.expect("no panic").expect_err("it fails");
+    }
+    assert_eq!(state(&world), State::Open);
+    asleep(&world).await;
+    let start = Instant::now();
+    let error = calling(&world).await.expect("no panic").expect_err("left alone");
+    assert!(error.to_string().contains("left alone"), "{error}");
+    assert_eq!((start.elapsed(), state(&world)), (Duration::ZERO, State::Asleep));
+    sleep(IDLE * 2).await;
+    let probe = calling(&world);
+    world.post().await.answer(discovered());
+    world.post().await.answer(json!({}));
+    replied(probe).await;
+    assert_eq!(state(&world), State::Up);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_it_waits_no_longer_than_a_start_may_take() {
+    let mut world = World::start(lazy(Over::Stdio));
+    let waiting = calling(&world);
+    let _silent = world.child().await;
+    let start = Instant::now();
+    let error = waiting.await.expect("no panic").expect_err("it does not start");
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    assert!(start.elapsed() <= Duration::from_secs(60), "{:?}", start.elapsed());
+    world.finish().await;
+}

@@ -1,0 +1,73 @@
+//! A server that is started on first use and stopped when nobody uses it, as the program does it.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::operating::Served;
+use super::{runs, script, scripted, was_started};
+
+/// A server with a tool, that is lazy.
+fn config() -> String {
+    format!("{}lazy = true\ntimeouts.idle = \"1s\"\n", scripted("hub"))
+}
+
+fn prepare(folder: &Path) {
+    let tools = r#""result":{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}"#;
+    let answers = [("tools/list", tools), ("tools/call", r#""result":{"content":[]}"#)];
+    script(folder, "hub", &answers);
+    let path = folder.join("hub.sh");
+    let text = std::fs::read_to_string(&path).expect("it was written");
+    std::fs::write(&path, format!("echo $$ > hub.pid\n{text}")).expect("written");
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until the status of the upstream is this; returns all of it.
+fn state(served: &Served, state: &str) -> String {
+    let mut told = String::new();
+    until(state, || {
+        told = served.with_token("/status").1;
+        told.contains(&format!("\"state\":\"{state}\""))
+    });
+    told
+}
+
+#[test]
+fn a_kept_catalog_is_shown_the_first_call_starts_the_child_and_after_a_while_it_is_gone() {
+    // Nothing is kept: it is started to be listed, and stopped.
+    let first = Served::start_in(&config(), prepare);
+    until("it is listed", || first.post_about("tools/list", None).contains("hub__t"));
+    state(&first, "asleep");
+    let kept = first.folder.path().join("state");
+
+    let served = Served::start_in(&config(), |folder| {
+        prepare(folder);
+        let copied = Command::new("cp").arg("-a").arg(&kept).arg(folder).status();
+        assert!(copied.expect("it runs").success());
+    });
+    drop(first);
+    let folder = served.folder.path();
+    served.wait_for("/readyz", |status, _| status == 200);
+    let list = served.post_about("tools/list", None);
+    assert!(list.contains("hub__t") && !list.contains("weir/partial"), "{list}");
+    state(&served, "asleep");
+    assert!(!was_started(folder, "hub"));
+
+    let reply = served.post_about("tools/call", Some("hub__t"));
+    assert!(reply.contains("\"content\":[]"), "{reply}");
+    let child = std::fs::read_to_string(folder.join("hub.pid")).expect("it was started");
+    assert!(runs(child.trim()));
+    state(&served, "up");
+    let status = state(&served, "asleep");
+    until("the child ends", || !runs(child.trim()));
+    assert!(status.contains("\"restarts\":0"), "{status}");
+    assert!(served.post_about("tools/list", None).contains("hub__t"));
+    assert!(served.get("/readyz").0 == 200);
+}
