@@ -276,7 +276,7 @@ fn an_upstream_that_is_not_required_keeps_nobody_from_being_ready_within_a_secon
 
 #[test]
 fn while_it_is_about_to_stop_it_is_not_ready_and_serves_on() {
-    let served = Served::start_in(HOUSE, |folder| {
+    let served = Served::start_in("[upstreams.house]\nprompts_dir = \"prompts\"\n", |folder| {
         let file = folder.join("weir.toml");
         let text = std::fs::read_to_string(&file).expect("it was written");
         let text = text.replace("[server]\n", "[server]\nshutdown_delay = \"60s\"\n");
