@@ -136,12 +136,14 @@ impl App {
         Self { rooms: Arc::new(rooms), ops, stop_ops, log: log_task, stop_log }
     }
 
-    /// Makes it possible to reload the configuration, by what `read` gives, until the doors end.
+    /// Makes it possible to reload the configuration, by what `read` gives, until the doors end. What became of each
+    /// reload is told to `told`.
     pub fn reloader(
         &self,
         read: impl Fn(&CancellationToken) -> Result<Config, Report> + Send + Sync + 'static,
+        told: impl Fn(&Outcome) + Send + Sync + 'static,
     ) -> Reloader {
-        let (reloader, task) = Reload::new(Arc::clone(&self.rooms), Arc::new(read));
+        let (reloader, task) = Reload::new(Arc::clone(&self.rooms), Arc::new(read), Box::new(told));
         self.spawn_beside(task.run(self.rooms.stop_doors.clone()));
         reloader
     }
@@ -192,10 +194,15 @@ impl App {
         self.rooms.keep_keys();
     }
 
-    /// Lets operators look at the house until its last room is closed.
-    pub fn show(&self, listener: TcpListener, settings: ops::Settings) {
+    /// Lets operators look at the house until its last room is closed, and have its configuration read again.
+    pub fn show(
+        &self,
+        listener: TcpListener,
+        settings: ops::Settings,
+        reload: ops::reload::Reload,
+    ) {
         let (gateway, door) = (Arc::clone(&self.rooms.gateway), Arc::clone(&self.rooms.door));
-        let ops = Ops::new(gateway, door, self.rooms.leaving.clone(), settings);
+        let ops = Ops::new(gateway, door, self.rooms.leaving.clone(), reload, settings);
         let (tasks, stop) = (self.ops.clone(), self.stop_ops.clone());
         self.ops.spawn(ops::serve(listener, ops, tasks, stop));
     }

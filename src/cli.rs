@@ -32,6 +32,7 @@ mod needed;
 mod output;
 mod pins;
 mod read;
+mod reload;
 mod reloading;
 mod running;
 mod schema;
@@ -119,6 +120,9 @@ enum Command {
     /// Says how the running Weir of a configuration is doing.
     #[command(after_help = help::STATUS)]
     Status(status::Args),
+    /// Has the running Weir of a configuration read it again.
+    #[command(after_help = help::RELOAD)]
+    Reload(reload::Args),
     /// Shows what the running Weir of a configuration does, once a second.
     #[command(after_help = help::TOP)]
     Top(top::Args),
@@ -195,6 +199,7 @@ fn start(command: Command) -> Result<(), Failure> {
             Command::Complete(args) => stoppable(complete::run(args)).await,
             Command::Pins(args) => stoppable(pins::run(args)).await,
             Command::Status(args) => stoppable(status::run(args)).await,
+            Command::Reload(args) => stoppable(reload::run(args)).await,
             Command::Top(args) => top::run(args).await,
             Command::Init(args) => init::run(&args),
             Command::Connect(args) => connect::run(&args),

@@ -1,7 +1,8 @@
 //! What an operator sees of a running Weir: a listener of its own, beside the doors.
 //!
-//! It tells whether the process lives and is ready, exports metrics, and says in full how everything is doing. It only
-//! reads: what the other rooms count and know is looked at when somebody asks.
+//! It tells whether the process lives and is ready, exports metrics, and says in full how everything is doing. What
+//! the other rooms count and know is looked at when somebody asks. The one thing that it does is to have the
+//! configuration read again, for whoever shows the token.
 //!
 //! Promises: it answers while the doors are full, and until the last room is closed; what names an upstream or counts
 //! anything is for this machine, or for whoever shows the token; the number of series is bounded by the configuration,
@@ -14,6 +15,7 @@ mod health;
 mod listen;
 mod metrics;
 mod process;
+pub mod reload;
 pub mod status;
 pub mod token;
 
@@ -30,6 +32,7 @@ use crate::gateway::Gateway;
 use crate::secret::Secret;
 pub use answer::Route;
 pub use listen::serve;
+use reload::Reload;
 
 /// What the listener is made with.
 #[derive(Debug, Clone)]
@@ -54,6 +57,8 @@ pub struct Ops {
     door: Arc<Doors>,
     /// Fires when the house is about to close.
     leaving: CancellationToken,
+    /// What has the configuration read again.
+    reload: Reload,
     settings: Settings,
     /// What Host and Origin are judged by.
     hosts: downstream::Settings,
@@ -67,6 +72,7 @@ impl Ops {
         gateway: Arc<Gateway>,
         door: Arc<Doors>,
         leaving: CancellationToken,
+        reload: Reload,
         settings: Settings,
     ) -> Arc<Self> {
         let hosts = downstream::Settings {
@@ -75,6 +81,6 @@ impl Ops {
             ..downstream::Settings::default()
         };
         let (begun, started) = (Instant::now(), SystemTime::now());
-        Arc::new(Self { gateway, door, leaving, settings, hosts, begun, started })
+        Arc::new(Self { gateway, door, leaving, reload, settings, hosts, begun, started })
     }
 }

@@ -24,6 +24,9 @@ use crate::upstream::Upstream;
 /// Reads the configuration, and gives up when the token fires.
 pub(super) type Read = dyn Fn(&CancellationToken) -> Result<Config, Report> + Send + Sync;
 
+/// Is told what became of each.
+pub(super) type Told = dyn Fn(&Outcome) + Send + Sync;
+
 /// Asks for reloads. Cheap to clone.
 #[derive(Clone)]
 pub struct Reloader {
@@ -66,13 +69,14 @@ impl Reloader {
 pub(super) struct Reload {
     rooms: Arc<Rooms>,
     read: Arc<Read>,
+    told: Box<Told>,
     asked: mpsc::Receiver<oneshot::Sender<Outcome>>,
 }
 
 impl Reload {
-    pub(super) fn new(rooms: Arc<Rooms>, read: Arc<Read>) -> (Reloader, Self) {
+    pub(super) fn new(rooms: Arc<Rooms>, read: Arc<Read>, told: Box<Told>) -> (Reloader, Self) {
         let (sender, asked) = mpsc::channel(WAITING);
-        (Reloader { asked: sender }, Self { rooms, read, asked })
+        (Reloader { asked: sender }, Self { rooms, read, told, asked })
     }
 
     /// Reloads whenever somebody asks. Ends when `stop` fires, or when nobody can ask any more.
@@ -84,6 +88,7 @@ impl Reload {
             }
             let Some(outcome) = stop.run_until_cancelled(self.reload(&stop)).await else { return };
             tell(&outcome);
+            (self.told)(&outcome);
             for who in waiting {
                 // It may have left.
                 let _ = who.send(outcome.clone());

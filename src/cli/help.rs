@@ -135,6 +135,14 @@ Examples:
 Exit code 0 if it is ready and every upstream is up; 1 if it serves and something needs a look, which is told on \
 standard error; 3 if it does not take the token; 4 if nothing runs there. It is asked over the listener of [admin].";
 
+pub(super) const RELOAD: &str = "\
+Examples:
+  weir reload                             # the Weir that runs with ./weir.toml
+  weir reload --config /etc/weir/weir.toml --json
+
+Exit code 0 if the configuration holds now, whether it is another one or not; 1 if it is refused and the former one holds, with the \
+report on standard error; 3 if it does not take the token; 4 if nothing runs there. It is asked over the listener of [admin].";
+
 pub(super) const TOP: &str = "\
 Examples:
   weir top                                # q or Ctrl-C ends it

@@ -1,19 +1,24 @@
-//! What has a running Weir read its configuration again: its files, and SIGHUP.
+//! What has a running Weir read its configuration again: its files, SIGHUP, and its operator.
 //!
 //! Knows nothing of: what a reload does.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use futures::FutureExt;
 use rustix::process::{Signal as Number, getpid, kill_process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use super::failure::Failure;
 use super::house::options;
-use crate::app::{App, Files, Reloader};
-use crate::config::{Config, Options};
+use super::supervision;
+use crate::app::{App, Files, Outcome, Reloader};
+use crate::config::{Config, Options, Report};
+use crate::ops::reload::{Problem, Reload, Reloaded};
 
 /// SIGHUP, which ends a program that does not listen.
 pub(super) struct Hangups {
@@ -54,10 +59,12 @@ pub(super) fn follow(
     hangups: Option<Hangups>,
 ) -> Option<Reloader> {
     let reloader = files.map(|(path, files)| {
-        let reloader = app.reloader(move |stop| {
+        let read = move |stop: &CancellationToken| {
+            supervision::reloading();
             let (now, stop) = (Some(SystemTime::now()), stop.clone());
             Config::load(&path, &Options { now, stop, ..options(allow_anonymous_network) })
-        });
+        };
+        let reloader = app.reloader(read, |_| supervision::reloaded());
         app.follow(files, &reloader);
         reloader
     });
@@ -65,4 +72,39 @@ pub(super) fn follow(
         app.spawn_beside(hangups.follow(reloader.clone()));
     }
     reloader
+}
+
+/// What an operator asks for a reload with.
+pub(super) fn asked(reloader: Option<Reloader>) -> Reload {
+    Arc::new(move || {
+        let reloader = reloader.clone();
+        async move {
+            let why = match reloader {
+                None => "there is no file that could be read again".to_owned(),
+                Some(reloader) => match reloader.reload().await {
+                    Outcome::Applied { changes, after_restart } => {
+                        let after_restart = after_restart.into_iter().map(str::to_owned).collect();
+                        return Reloaded::Applied { changes, after_restart };
+                    }
+                    Outcome::Unchanged => return Reloaded::Unchanged,
+                    Outcome::Refused(report) => return refused(&report),
+                    Outcome::Failed(why) => why,
+                },
+            };
+            Reloaded::Refused { why, problems: Vec::new() }
+        }
+        .boxed()
+    })
+}
+
+/// A configuration that is not good, for an operator.
+pub(super) fn refused(report: &Report) -> Reloaded {
+    let problem = |it: &crate::config::Problem| Problem {
+        at: it.place(),
+        key: it.key.clone(),
+        what: it.what.clone(),
+        remedy: it.remedy.clone(),
+    };
+    let problems = report.problems().iter().map(problem).collect();
+    Reloaded::Refused { why: report.draw(false), problems }
 }

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use super::admin::whole;
 use super::failure::Failure;
 use crate::config::Config;
-use crate::ops::{Route, status::Status, token};
+use crate::ops::{Route, reload::Reloaded, status::Status, token};
 use crate::secret::Secret;
 
 /// Where a Weir of a configuration can be asked.
@@ -82,8 +82,40 @@ impl Running {
 
     /// Asks it how it is doing.
     pub(super) async fn status(&self) -> Result<Status, Silence> {
-        let path = Route::Status.path();
-        let fetched = timeout(PATIENCE, fetch(self.address, path, &self.token)).await;
+        let failed = |text: String| Silence::Failed(Failure::Unreachable(text));
+        let (status, body) = self.fetch(Route::Status, PATIENCE).await?;
+        if status != StatusCode::OK {
+            return Err(failed(format!("what listens at {} answers {status}", self.address)));
+        }
+        let told = Status::parse(&body);
+        let told = told.map_err(|_| failed(format!("{} is no Weir", self.address)))?;
+        match (&self.file, &told.configuration) {
+            (Some(mine), Some(its)) if mine != its => Err(Silence::Nobody(format!(
+                "the Weir at {} runs with {its}; start one with this configuration, and with a `listen` of \
+                 its own under [admin]",
+                self.address
+            ))),
+            _ => Ok(told),
+        }
+    }
+
+    /// Has it read its configuration again, and waits for what becomes of that.
+    pub(super) async fn reload(&self) -> Result<Reloaded, Silence> {
+        // Not that of another configuration.
+        self.status().await?;
+        let (_, body) = self.fetch(Route::Reload, RELOAD_PATIENCE).await?;
+        Reloaded::parse(&body).map_err(|_| {
+            let text = format!("the Weir at {} cannot be asked for a reload", self.address);
+            Silence::Failed(Failure::Unreachable(text))
+        })
+    }
+
+    async fn fetch(
+        &self,
+        route: Route,
+        patience: Duration,
+    ) -> Result<(StatusCode, Bytes), Silence> {
+        let fetched = timeout(patience, fetch(self.address, route, &self.token)).await;
         let failed = |text: String| Silence::Failed(Failure::Unreachable(text));
         let (status, body) = match fetched {
             Ok(Ok(answer)) => answer,
@@ -98,33 +130,18 @@ impl Running {
             }
             Err(_) => {
                 return Err(failed(format!(
-                    "{} does not answer within {PATIENCE:?}",
+                    "{} does not answer within {patience:?}",
                     self.address
                 )));
             }
         };
         match status {
-            StatusCode::OK => {}
-            StatusCode::UNAUTHORIZED => {
-                return Err(Silence::Failed(Failure::Unauthenticated(format!(
-                    "what listens at {} does not take the token of this configuration; another Weir \
+            StatusCode::UNAUTHORIZED => Err(Silence::Failed(Failure::Unauthenticated(format!(
+                "what listens at {} does not take the token of this configuration; another Weir \
                      may have the address: set `listen` under [admin]",
-                    self.address
-                ))));
-            }
-            status => {
-                return Err(failed(format!("what listens at {} answers {status}", self.address)));
-            }
-        }
-        let told = Status::parse(&body);
-        let told = told.map_err(|_| failed(format!("{} is no Weir", self.address)))?;
-        match (&self.file, &told.configuration) {
-            (Some(mine), Some(its)) if mine != its => Err(Silence::Nobody(format!(
-                "the Weir at {} runs with {its}; start one with this configuration, and with a `listen` of \
-                 its own under [admin]",
                 self.address
-            ))),
-            _ => Ok(told),
+            )))),
+            status => Ok((status, body)),
         }
     }
 }
@@ -145,7 +162,11 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-async fn fetch(address: SocketAddr, path: &str, token: &Secret) -> io::Result<(StatusCode, Bytes)> {
+async fn fetch(
+    address: SocketAddr,
+    route: Route,
+    token: &Secret,
+) -> io::Result<(StatusCode, Bytes)> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
@@ -153,7 +174,9 @@ async fn fetch(address: SocketAddr, path: &str, token: &Secret) -> io::Result<(S
         let mut shown = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
             .map_err(io::Error::other)?;
         shown.set_sensitive(true);
-        let request = Request::get(path).header(HOST, address.to_string());
+        let method = route.methods()[0].clone();
+        let request = Request::builder().method(method).uri(route.path());
+        let request = request.header(HOST, address.to_string());
         let request = request.header(AUTHORIZATION, shown).body(Empty::<Bytes>::new());
         let request = request.map_err(io::Error::other)?;
         let response = sender.send_request(request).await.map_err(io::Error::other)?;
@@ -170,5 +193,7 @@ async fn fetch(address: SocketAddr, path: &str, token: &Secret) -> io::Result<(S
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a reload may, with the commands that give secrets.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(120);
 /// The most bytes of an answer: thousands of upstreams.
 const MAX_BYTES: usize = 16 << 20;

@@ -61,8 +61,9 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let tls = secured(&config)?;
     let app = App::open_for(&config, Arc::new(Host::of_the_program()), None, log);
     app.keep_keys();
+    let reloader = reloading::follow(&app, files, args.allow_anonymous_network, Some(hangups));
     if let Some((listener, settings)) = operators {
-        app.show(listener, settings);
+        app.show(listener, settings, reloading::asked(reloader));
     }
     if is_handed {
         // Until then the one before us serves, with all that it has listed.
@@ -72,7 +73,6 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     app.spawn_door(http::accept_loop(socket.clone(), tls, places, Arc::clone(app.door())));
     let sse =
         config.protocol.legacy_sse.then(|| format!("{scheme}://{address}{}", http::STREAM_PATH));
-    reloading::follow(&app, files, args.allow_anonymous_network, Some(hangups));
     info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");
     supervision::ready();
     handover::tell_ready();

@@ -6,23 +6,47 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use listenfd::ListenFd;
 use rustix::io::FdFlags;
 use sd_notify::NotifyState;
 
+/// Whether clients are served: then it can be told of a reload.
+static IS_READY: AtomicBool = AtomicBool::new(false);
+
 /// Clients are served from now on.
 pub(super) fn ready() {
+    IS_READY.store(true, Ordering::Relaxed);
     tell(&[NotifyState::Ready]);
+}
+
+/// The configuration is read again.
+pub(super) fn reloading() {
+    // Since when it is, or it could be told of another one.
+    if IS_READY.load(Ordering::Relaxed)
+        && let Ok(now) = NotifyState::monotonic_usec_now()
+    {
+        tell(&[NotifyState::Reloading, now]);
+    }
+}
+
+/// That has ended, whatever became of it.
+pub(super) fn reloaded() {
+    if IS_READY.load(Ordering::Relaxed) {
+        tell(&[NotifyState::Ready]);
+    }
 }
 
 /// Nobody new is served from now on.
 pub(super) fn stopping() {
+    IS_READY.store(false, Ordering::Relaxed);
     tell(&[NotifyState::Stopping]);
 }
 
 /// Another process is the service from now on, and this one ends.
 pub(super) fn handed_to(process: u32) {
+    IS_READY.store(false, Ordering::Relaxed);
     tell(&[NotifyState::MainPid(process)]);
 }
 

@@ -14,7 +14,9 @@ use hyper::header::{
     WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::Mutex;
 
+use super::reload::Reloaded;
 use super::{Ops, health, metrics};
 use crate::downstream::origin;
 use crate::secret::Secret;
@@ -30,11 +32,14 @@ pub enum Route {
     Metrics,
     /// How everything is doing.
     Status,
+    /// Has the configuration read again.
+    Reload,
 }
 
 impl Route {
     /// All there are.
-    pub const ALL: [Self; 4] = [Self::Healthz, Self::Readyz, Self::Metrics, Self::Status];
+    pub const ALL: [Self; 5] =
+        [Self::Healthz, Self::Readyz, Self::Metrics, Self::Status, Self::Reload];
 
     /// Where it is.
     pub const fn path(self) -> &'static str {
@@ -43,6 +48,7 @@ impl Route {
             Self::Readyz => "/readyz",
             Self::Metrics => "/metrics",
             Self::Status => "/status",
+            Self::Reload => "/reload",
         }
     }
 
@@ -52,6 +58,7 @@ impl Route {
             Self::Healthz | Self::Readyz | Self::Metrics | Self::Status => {
                 &[Method::GET, Method::HEAD]
             }
+            Self::Reload => &[Method::POST],
         }
     }
 
@@ -62,18 +69,18 @@ impl Route {
             Self::Healthz => false,
             Self::Readyz => verbose && !loopback,
             Self::Metrics => !loopback,
-            Self::Status => true,
+            Self::Status | Self::Reload => true,
         }
     }
 }
 
 type Reply = Response<Full<Bytes>>;
 
-/// Answers a request. Its body is not looked at.
-pub(super) fn answer<B: Body>(ops: &Ops, request: &Request<B>) -> Reply {
+/// Answers a request, whose body is not looked at. What may take its time is done while `work` is held.
+pub(super) async fn answer<B: Body>(ops: &Ops, request: Request<B>, work: &Mutex<()>) -> Reply {
     let headers = request.headers();
     let is_trusted = shows_token(headers, ops.settings.token.as_ref());
-    if !is_trusted && !is_ours(ops, request) {
+    if !is_trusted && !is_ours(ops, &request) {
         return text(StatusCode::FORBIDDEN, "this Host or Origin is not served here\n");
     }
     let path = request.uri().path();
@@ -107,6 +114,15 @@ pub(super) fn answer<B: Body>(ops: &Ops, request: &Request<B>) -> Reply {
         Route::Metrics => reply(StatusCode::OK, metrics::CONTENT_TYPE, metrics::text(ops)),
         Route::Status => {
             reply(StatusCode::OK, "application/json", super::status::Status::of(ops).to_json())
+        }
+        Route::Reload => {
+            let _working = work.lock().await;
+            let reloaded = (ops.reload)().await;
+            let status = match &reloaded {
+                Reloaded::Applied { .. } | Reloaded::Unchanged => StatusCode::OK,
+                Reloaded::Refused { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+            };
+            reply(status, "application/json", reloaded.to_json())
         }
     }
 }

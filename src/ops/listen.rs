@@ -16,7 +16,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
@@ -74,9 +74,10 @@ pub(super) async fn serve_connection<S>(ops: Arc<Ops>, io: S, stop: &Cancellatio
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
+    let work = Mutex::new(());
     let service = service_fn(|request| {
-        let ops = Arc::clone(&ops);
-        async move { Ok::<_, Infallible>(answer::answer(&ops, &request)) }
+        let (ops, work) = (Arc::clone(&ops), &work);
+        async move { Ok::<_, Infallible>(answer::answer(&ops, request, work).await) }
     });
     let connection = http1::Builder::new()
         .keep_alive(false)
@@ -84,12 +85,20 @@ where
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(io), service);
     tokio::select! {
-        ended = tokio::time::timeout(PATIENCE, connection) => match ended {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(%error, "an operator's connection broke"),
-            Err(_) => debug!("an operator's connection was given up"),
+        ended = connection => if let Err(error) = ended {
+            debug!(%error, "an operator's connection broke");
         },
+        () = too_long(&work) => debug!("an operator's connection was given up"),
         () = stop.cancelled() => {}
+    }
+}
+
+/// Waits until a connection has taken its time; what is worked on for it is not counted.
+async fn too_long(work: &Mutex<()>) {
+    tokio::time::sleep(PATIENCE).await;
+    if work.try_lock().is_err() {
+        drop(work.lock().await);
+        tokio::time::sleep(PATIENCE).await;
     }
 }
 
@@ -124,7 +133,7 @@ fn open() -> Option<File> {
 
 /// How many connections are served at a time; further ones wait in the kernel.
 const MAX_CONNECTIONS: usize = 32;
-/// How long a connection may take in all.
+/// How long a connection may take in all, beside a reload.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long accepting rests after an error.
 const PAUSE: Duration = Duration::from_millis(100);

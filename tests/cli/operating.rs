@@ -23,7 +23,7 @@ pub(super) struct Served {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
 }
@@ -285,7 +285,7 @@ fn an_upstream_that_is_not_required_keeps_nobody_from_being_ready_within_a_secon
 
 #[test]
 fn while_it_is_about_to_stop_it_is_not_ready_and_serves_on() {
-    let served = Served::start_in(HOUSE, |folder| {
+    let served = Served::start_in("[upstreams.house]\nprompts_dir = \"prompts\"\n", |folder| {
         let file = folder.join("weir.toml");
         let text = std::fs::read_to_string(&file).expect("it was written");
         let text = text.replace("[server]\n", "[server]\nshutdown_delay = \"60s\"\n");

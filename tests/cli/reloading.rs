@@ -1,11 +1,13 @@
 //! `weir serve` and `weir stdio` follow their configuration: files that are saved, files that come, SIGHUP.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::operating::free_port;
 use super::serving::{line_with, terminate};
 use super::{folder, runs, script, scripted};
 
@@ -169,4 +171,55 @@ fn a_client_on_stdio_hears_of_what_somebody_writes_into_the_file() {
     assert!(list.contains("house__greeting") && !list.contains("secret"), "{list}");
     drop(input);
     assert!(weir.wait().expect("it ends").success());
+}
+
+#[test]
+fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
+    let folder = folder("");
+    let folder = folder.path();
+    script(folder, "kept", &[]);
+    let admin = format!("127.0.0.1:{}", free_port());
+    let head = format!(
+        "[log]\nformat = \"json\"\n[state]\ndir = \"state\"\n[admin]\nlisten = \"{admin}\"\n\
+         [server]\nwatch = false\nlisten = \"127.0.0.1:0\"\n"
+    );
+    let write = |more: &str| put(folder, "weir.toml", &format!("{head}{more}{}", scripted("kept")));
+    let reload = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        // Known to whoever asks only.
+        command.arg("reload").args(arguments).current_dir(folder).env("PAGE", "9");
+        let output = command.output().expect("it runs");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.code().expect("it ends"), text(output.stdout), text(output.stderr))
+    };
+    write("");
+    let (code, _, err) = reload(&[]);
+    assert_eq!(code, 4, "{err}");
+    let served = Served::start(folder);
+    assert_eq!(reload(&[]).1, "the configuration says the same as before\n");
+
+    write("max_body = \"1MiB\"\nmax_buffered = \"64MiB\"\n");
+    let (code, out, _) = reload(&[]);
+    let expected = "the configuration was reloaded\n  server changed\n  upstreams kept: 1\n  \
+                    server.max_buffered takes effect after a restart\n";
+    assert_eq!((code, &*out), (0, expected));
+    // What is bad here, and what is bad there alone.
+    write("nonsense = 1\n");
+    let (code, _, err) = reload(&[]);
+    assert!(code == 1 && err.contains("weir.toml:10:1") && err.contains("former"), "{code} {err}");
+    write("[protocol]\npage_size = \"${PAGE}\"\n");
+    let (code, _, err) = reload(&[]);
+    assert!(code == 1 && err.contains("weir.toml:11:"), "{code} {err}");
+    let (code, out, err) = reload(&["--json"]);
+    assert!(code == 1 && out.contains("\"at\":\"weir.toml:11:"), "{code} {out} {err}");
+
+    // It is nobody's without the token, and not to be asked for by following a link.
+    for (method, status) in [("POST", " 401 "), ("GET", " 405 ")] {
+        let mut stream = TcpStream::connect(&admin).expect("it listens");
+        write!(stream, "{method} /reload HTTP/1.1\r\nHost: {admin}\r\n\r\n").expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.lines().next().is_some_and(|line| line.contains(status)), "{answer}");
+    }
+    served.end();
 }

@@ -18,6 +18,7 @@ use futures::future::BoxFuture;
 use hyper::Uri;
 use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir::app::{App, Outcome, Reloader};
 use weir::audit::{Audit, Writer};
@@ -172,10 +173,11 @@ impl World {
         app.keep_keys();
         let text = Arc::new(Mutex::new(config));
         let written = Arc::clone(&text);
-        let reloader = app.reloader(move |_| {
+        let read = move |_: &CancellationToken| {
             let text = written.lock().expect("nobody panics here").clone();
             Config::parse(&text, Path::new("weir.toml"), &Options::default())
-        });
+        };
+        let reloader = app.reloader(read, |_| {});
         Self { app, reloader, text, sides, upstreams, tasks, between, verdict: Verdict(judge) }
     }
 
