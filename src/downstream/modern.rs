@@ -35,6 +35,7 @@ use crate::upstream;
 pub(super) use listening::Listening;
 
 /// What a request becomes.
+#[allow(clippy::large_enum_variant, reason = "it is made and taken apart once a request")]
 pub(super) enum Exchange {
     /// An answer on its way.
     Call(Call),

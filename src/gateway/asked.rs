@@ -13,6 +13,7 @@ use crate::upstream::{Asks, Called};
 
 /// How an ask went on.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is made and taken apart once a call")]
 pub enum Went {
     /// It was answered.
     Replied(Reply),
