@@ -196,7 +196,7 @@ impl House {
         app.gateway().listed().await;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        app.spawn_door(http::accept_loop(listener, None, Arc::clone(app.door())));
+        app.spawn_door(http::accept_loop(listener, None, PLACES, Arc::clone(app.door())));
         let mut clients = Vec::new();
         for number in 0..CONNECTIONS {
             // Each has keys that no other has. A session has one.
@@ -239,6 +239,8 @@ impl House {
 }
 
 const CONNECTIONS: usize = 32;
+/// How many connections the door takes.
+const PLACES: usize = 1_000;
 
 // === Clients ===
 

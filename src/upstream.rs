@@ -131,7 +131,10 @@ impl Settings {
             Source::Library { dir } => add(dir.as_os_str().as_encoded_bytes()),
             Source::Process(Command { program, args, env, cwd, .. }) => {
                 add(program.as_bytes());
-                add(format!("{} {cwd:?}", args.len()).as_bytes());
+                // A program, or a file among its arguments, is another one in another folder.
+                let here = || std::env::current_dir().unwrap_or_default();
+                add(cwd.clone().unwrap_or_else(here).as_os_str().as_encoded_bytes());
+                add(args.len().to_string().as_bytes());
                 args.iter().for_each(|arg| add(arg.as_bytes()));
                 for (name, value) in env {
                     add(name.as_bytes());

@@ -38,6 +38,7 @@ mod surroundings;
 mod telling;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use assert_cmd::Command;
 use insta::assert_snapshot;
@@ -83,9 +84,20 @@ key_sha256 = ["1111111111111111111111111111111111111111111111111111111111111111"
 role = "guest"
 "#;
 
+/// The program, with a folder for its state that no other has.
+fn program() -> std::process::Command {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let state = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("state/{}-{number}", std::process::id()));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.env("XDG_STATE_HOME", state);
+    command
+}
+
 /// Runs a command in a folder and returns exit code, standard output and standard error.
 fn weir(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = Command::from_std(program());
     let output = command.args(arguments).current_dir(folder).output().expect("it runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes text");
     (output.status.code().expect("it exits"), text(output.stdout), text(output.stderr))
@@ -230,7 +242,7 @@ fn what_goes_wrong_has_an_exit_code_and_a_line() {
 #[test]
 fn without_a_configuration_it_says_where_it_looked() {
     let folder = TempDir::new().expect("a folder");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = Command::from_std(program());
     let command = command.arg("list").current_dir(folder.path());
     let output = command.env("XDG_CONFIG_HOME", "/nonexistent").output().expect("it runs");
     assert_eq!(output.status.code(), Some(78));
@@ -241,7 +253,7 @@ fn without_a_configuration_it_says_where_it_looked() {
 #[test]
 fn the_demonstration_runs_where_a_configuration_is_set_by_variable() {
     let folder = folder(HOUSE);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = Command::from_std(program());
     let command = command.env("WEIR_CONFIG", "weir.toml").current_dir(folder.path());
     let output = command.args(["list", "--as", "visitor"]).output().expect("it runs");
     let out = String::from_utf8(output.stdout).expect("it writes text");

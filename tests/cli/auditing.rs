@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,7 +21,7 @@ fn config(audit: &str) -> String {
 
 /// A served house, and where.
 fn serve(folder: &Path) -> (Child, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = crate::program();
     command.arg("serve").current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut weir = command.spawn().expect("it starts");
     let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));

@@ -1,7 +1,7 @@
 //! `weir call`: what is printed, how arguments become JSON, and what goes wrong.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use insta::assert_snapshot;
 
@@ -83,7 +83,7 @@ fn all_arguments_come_as_one_object_from_anywhere() {
     => 2
     "#);
 
-    let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"))
+    let mut weir = crate::program()
         .args(["call", "notes__echo", "--args", "-"])
         .current_dir(folder.path())
         .stdin(Stdio::piped())

@@ -103,7 +103,7 @@ prompts.allow = [\"house/*\"]
 fn ten_mistakes_in_two_files_are_told_in_one_run() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ten_mistakes");
     let told = [&["check", "--offline"][..], &["check"], &["serve"], &["list"]].map(|arguments| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = Command::from_std(crate::program());
         let command = command.args(arguments).current_dir(&folder).env_remove("HOUSE_PREFIX");
         let output = command.output().expect("it runs");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(78), 0));
@@ -135,7 +135,7 @@ D = { command = [\"sh\", \"-c\", \"echo $FOUR; touch ran\"] }
     let told = r#""result":{"prompts":[{"name":"p","description":"'$A,$B,$C,$D'"}]}"#;
     script(folder.path(), "hub", &[("prompts/list", told)]);
     let weir = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = Command::from_std(crate::program());
         let command = command.args(arguments).current_dir(folder.path());
         let output = command.envs([("ONE", "eins"), ("TWO", "zwei"), ("FOUR", "vier")]).output();
         let output = output.expect("it runs");

@@ -1,7 +1,7 @@
 //! With `--json` a failure is one line of JSON; the output that cannot be written; who may not ask.
 
 use std::fs::OpenOptions;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use insta::assert_snapshot;
 
@@ -89,7 +89,7 @@ fn an_output_that_is_full_is_a_failure_and_one_that_is_closed_is_none() {
         &["--help"],
     ] {
         let run = |output: Stdio| {
-            let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+            let mut weir = crate::program();
             let weir = weir.args(arguments).current_dir(folder.path()).stdout(output);
             weir.stderr(Stdio::piped()).spawn().expect("it starts")
         };
@@ -107,7 +107,7 @@ fn an_output_that_is_full_is_a_failure_and_one_that_is_closed_is_none() {
     }
     // Nobody can be told that there is no place to tell it.
     let full = OpenOptions::new().write(true).open("/dev/full").expect("a device");
-    let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut weir = crate::program();
     let status = weir.args(["get", "house__x"]).current_dir(folder.path()).stderr(full).status();
     assert_eq!(status.expect("it runs").code(), Some(2));
 }

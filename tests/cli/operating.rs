@@ -45,7 +45,7 @@ impl Served {
         let port = free_port();
         let folder = folder(&format!("{}{config}", listeners(port)));
         prepare(folder.path());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = crate::program();
         command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
         let mut weir = command.spawn().expect("it starts");
         let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();

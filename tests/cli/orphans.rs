@@ -35,7 +35,7 @@ fn street(script: &str, names: &[&str]) -> TempDir {
 }
 
 fn serve(folder: &Path) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = crate::program();
     command.arg("serve").current_dir(folder).stderr(Stdio::null());
     command.spawn().expect("it starts")
 }

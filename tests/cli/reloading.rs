@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, ChildStderr, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,7 +22,7 @@ struct Served {
 
 impl Served {
     fn start(folder: &Path) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = crate::program();
         command.arg("serve").current_dir(folder).stderr(Stdio::piped());
         let mut weir = command.spawn().expect("it starts");
         let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
@@ -152,7 +152,7 @@ fn sighup_has_the_configuration_read_again_where_files_are_not_watched() {
 #[test]
 fn a_client_on_stdio_hears_of_what_somebody_writes_into_the_file() {
     let folder = folder("[upstreams.house]\nprompts_dir = \"prompts\"\n");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = crate::program();
     command.arg("stdio").current_dir(folder.path());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut weir = command.spawn().expect("it starts");
@@ -185,7 +185,7 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
     );
     let write = |more: &str| put(folder, "weir.toml", &format!("{head}{more}{}", scripted("kept")));
     let reload = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = crate::program();
         // Known to whoever asks only.
         command.arg("reload").args(arguments).current_dir(folder).env("PAGE", "9");
         let output = command.output().expect("it runs");

@@ -168,7 +168,7 @@ expires = 2020-01-01T00:00:00Z
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = crate::program();
         command.current_dir(self.folder.path()).envs(self.variables.clone());
         command.env("WEIR_LOG", "trace");
         command

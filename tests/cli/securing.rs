@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 
 use insta::assert_snapshot;
@@ -76,7 +76,7 @@ impl Secured {
     fn start() -> Self {
         let (folder, ours, clients) = (folder(&config()), ca(), ca());
         write_certificates(folder.path(), &ours, &clients);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = crate::program();
         command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
         let mut weir = command.spawn().expect("it starts");
         let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();

@@ -49,7 +49,7 @@ fn serve_tells_where_http_sse_is_if_it_is_on_and_ends_its_streams() {
             "[server]\nlisten = \"127.0.0.1:0\"\n[protocol]\nlegacy_sse = {on}\n\
              [log]\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
         ));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = crate::program();
         command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
         let mut weir = command.spawn().expect("it starts");
         let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
@@ -98,7 +98,7 @@ fn warnings_of_the_configuration_are_lines_of_a_log_that_programs_read() {
 
 /// Starts `weir stdio` with its pipes in our hands.
 fn stdio(folder: &Path) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = crate::program();
     command.arg("stdio").current_dir(folder);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("it starts")

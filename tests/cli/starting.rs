@@ -177,7 +177,7 @@ fn a_signal_ends_a_wait_at_once_and_leaves_no_child() {
     let pipe = pipe.arg("begun").current_dir(folder.path()).status();
     assert!(pipe.expect("mkfifo runs").success());
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
-        let mut weir = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut weir = crate::program();
         let weir = weir.args(["get", "deaf__x"]).current_dir(folder.path());
         let mut weir = weir.spawn().expect("it starts");
         // Opening a pipe waits for its other end: the child is there.
@@ -204,7 +204,7 @@ fn a_signal_counts_while_a_secret_is_fetched_and_ends_its_command() {
     let pipe = pipe.arg("begun").current_dir(folder.path()).status();
     assert!(pipe.expect("mkfifo runs").success());
     for arguments in [&["list"][..], &["serve"], &["stdio"]] {
-        let mut weir = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut weir = crate::program();
         let weir = weir.args(arguments).current_dir(folder.path());
         let mut weir = weir.stdin(std::process::Stdio::piped()).spawn().expect("it starts");
         let child = std::fs::read_to_string(folder.path().join("begun")).expect("read");

@@ -9,7 +9,7 @@ use super::{folder, shown};
 fn told(arguments: &[&str], variables: &[(&str, &str)]) -> [String; 2] {
     let folder = folder("[server]\nlistn = 1\n");
     [&["list"][..], &["list", "--nonsense"]].map(|command| {
-        let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut weir = Command::from_std(crate::program());
         for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
             weir.env_remove(name);
         }
