@@ -20,6 +20,8 @@ pub(super) struct Served {
     admin: String,
     /// Where clients connect.
     host: String,
+    /// Whether it has ended.
+    is_over: bool,
 }
 
 /// A port that was free a moment ago.
@@ -45,6 +47,22 @@ impl Served {
         let port = free_port();
         let folder = folder(&format!("{}{config}", listeners(port)));
         prepare(folder.path());
+        Self::run(folder, port)
+    }
+
+    /// The same once more after its end, as a restart does it; between them `prepare` may change the folder.
+    pub(super) fn again(mut self, prepare: impl FnOnce(&Path)) -> Self {
+        terminate(&self.weir);
+        assert!(self.weir.wait().expect("it ends").success());
+        let port = self.admin.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let (port, nothing) = (port.expect("a port"), TempDir::new().expect("a folder"));
+        let folder = std::mem::replace(&mut self.folder, nothing);
+        prepare(folder.path());
+        self.is_over = true;
+        Self::run(folder, port)
+    }
+
+    fn run(folder: TempDir, port: u16) -> Self {
         let mut command = crate::program();
         command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
         let mut weir = command.spawn().expect("it starts");
@@ -55,7 +73,7 @@ impl Served {
         let host = rest.split_once("/mcp").expect("a path").0.to_owned();
         // Whatever else is said is read by nobody, and must stop nobody.
         std::thread::spawn(move || log.for_each(drop));
-        Self { weir, folder, admin: format!("127.0.0.1:{port}"), host }
+        Self { weir, folder, admin: format!("127.0.0.1:{port}"), host, is_over: false }
     }
 
     fn token(&self) -> String {
@@ -142,8 +160,10 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        terminate(&self.weir);
-        let _ = self.weir.wait();
+        if !self.is_over {
+            terminate(&self.weir);
+            let _ = self.weir.wait();
+        }
     }
 }
 
