@@ -15,12 +15,13 @@ use std::time::{Duration, SystemTime};
 use super::Wire;
 use super::chain::Chain;
 use super::record::{Decision, Ending, Outcome};
-use crate::hex::push_hex;
+use crate::hex::{hex, push_hex};
 use crate::hidden::is_hidden;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
 use crate::moment::push_millis;
+use crate::sha256::sha256;
 use crate::trail;
 
 /// What there is to tell.
@@ -50,8 +51,19 @@ pub(super) struct Who {
     pub(super) role: Option<Arc<str>>,
     /// The one that a token was issued to.
     pub(super) application: Option<Arc<str>>,
-    /// A short hash of the session's id, which is a secret.
-    pub(super) session: Option<Box<str>>,
+    pub(super) session: Option<SessionMark>,
+}
+
+/// What is told of a session: a short hash of its id, which is a secret. Cheap to clone, and made once, since each
+/// request of the session is told with it.
+#[derive(Debug, Clone)]
+pub struct SessionMark(Arc<str>);
+
+impl SessionMark {
+    /// The mark of the session of this id.
+    pub fn of(id: &str) -> Self {
+        Self(hex(&sha256(id)[..4]).into())
+    }
 }
 
 /// Which moment of a request a line is about.
@@ -222,7 +234,7 @@ impl Told {
             out.begin("from");
             let _ = write!(out.0, "\"{from}\"");
         }
-        out.text("session", session.as_deref());
+        out.text("session", session.as_ref().map(|mark| &*mark.0));
         let wire = match wire {
             Wire::Http => "http",
             Wire::Sse => "sse",

@@ -16,16 +16,14 @@ use std::time::SystemTime;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::line::{COMMON_METHODS, Line, Moment, Told, Who, word};
+use super::line::{COMMON_METHODS, Line, Moment, SessionMark, Told, Who, word};
 use super::params::{arguments, trace_id};
 use super::writer::{Entry, Place};
 use super::{OnError, PATIENCE, Shared, Wire};
-use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
-use crate::sha256::sha256;
 use crate::trail;
 
 /// The record of one request. Cheap to clone; all clones are the same record.
@@ -164,9 +162,9 @@ impl Record {
         });
     }
 
-    /// In which session, whose id itself is not told.
-    pub fn in_session(&self, id: &str) {
-        self.who(|who| who.session = Some(hex(&sha256(id)[..4]).into()));
+    /// In which session.
+    pub fn in_session(&self, session: &SessionMark) {
+        self.who(|who| who.session = Some(session.clone()));
     }
 
     /// The HTTP method, where no request of the protocol's could be read yet.

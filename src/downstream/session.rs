@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::calls::Calls;
 use super::legacy::Peer;
 use super::tracks::Tracks;
+use crate::audit::SessionMark;
 use crate::gateway::{Guest, Listen, Standing};
 use crate::meter::{Gauge, Histogram, Present};
 use crate::policy::Principal;
@@ -52,6 +53,8 @@ struct Own {
 /// One session.
 pub(super) struct Session {
     pub(super) id: Box<str>,
+    /// What the audit log tells of it.
+    pub(super) mark: SessionMark,
     principal: Principal,
     /// With what it was last used.
     standing: Mutex<Standing>,
@@ -149,6 +152,7 @@ impl Sessions {
         let (id, principal) = (new_id(), guest.principal());
         let end = peer.client.gone.clone();
         let session = Arc::new(Session {
+            mark: SessionMark::of(&id),
             id: id.clone(),
             principal: principal.clone(),
             standing: Mutex::new(guest.standing()),

@@ -327,7 +327,7 @@ async fn initialize(door: &Door, guest: &Guest, request: &rpc::Request) -> Reply
     let listen = listen.with_visits(&peer.client.visits);
     match door.sessions.open(guest, peer, listen) {
         Ok(session) => {
-            guest.record().in_session(&session.id);
+            guest.record().in_session(&session.mark);
             guest.record().speaks(session.peer.revision);
             let reply = body::json(Answer::result(&request.id, &result));
             let value = HeaderValue::from_str(&session.id).expect("base64url is visible ASCII");
@@ -407,7 +407,7 @@ fn session(door: &Door, guest: &Guest, headers: &HeaderMap) -> Result<InUse, Box
         let text = "no session has this id, or it has ended: send `initialize` again";
         body::refusal(StatusCode::NOT_FOUND, text)
     })?;
-    guest.record().in_session(&session.id);
+    guest.record().in_session(&session.mark);
     guest.record().speaks(session.peer.revision);
     // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400. Earlier
     // ones have no such header. Without one the session's own version holds.

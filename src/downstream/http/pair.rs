@@ -30,7 +30,7 @@ use super::body::{self, Reply};
 use super::endpoint::is_full;
 use super::head;
 use super::incoming::{FULL, FULL_RETRY, closing, read};
-use crate::audit::Wire;
+use crate::audit::{SessionMark, Wire};
 use crate::downstream::answer::Answer;
 use crate::downstream::streams::Slot;
 use crate::downstream::{Door, Doors, batch};
@@ -73,8 +73,9 @@ pub(super) async fn open(
     let listed = door.pairs.enter(principal, inbox, seat);
     let address = address(&door.settings.public_prefix, listed.id());
     let record = door.settings.audit.conversation(Wire::Sse, guest.from());
-    record.in_session(listed.id());
-    guest.record().in_session(listed.id());
+    let mark = SessionMark::of(listed.id());
+    record.in_session(&mark);
+    guest.record().in_session(&mark);
     let guest = guest.recorded(record);
     let talk = Talk::new(doors, Arc::clone(door), guest, posted, queue, end.clone(), listed);
     door.tasks.spawn(talk.run());
@@ -145,7 +146,7 @@ async fn take(
     head::check_body(&parts.headers).map_err(refuse)?;
     let id = session_id(parts.uri.query().unwrap_or_default()).map_err(refuse)?;
     let inbox = door.pairs.find(guest.principal(), id).ok_or_else(|| ended(door))?;
-    guest.record().in_session(id);
+    guest.record().in_session(&SessionMark::of(id));
     let text = read(door, incoming).await.map_err(|reply| closing(*reply))?;
     guest.record().took(text.len());
     let message = match batch::is_batch(&text) {
