@@ -207,6 +207,11 @@ impl App {
         self.ops.spawn(ops::serve(listener, ops, tasks, stop));
     }
 
+    /// Somebody else answers operators from now on.
+    pub fn show_no_more(&self) {
+        self.stop_ops.cancel();
+    }
+
     /// What the doors lead to.
     pub fn gateway(&self) -> &Arc<Gateway> {
         &self.rooms.gateway

@@ -10,14 +10,25 @@ use crate::audit::Audit;
 use crate::config::Config;
 use crate::ops::{self, token};
 
-/// Listens where the configuration says; `None` where it says not to, or where nothing is said and somebody else has
-/// the usual address.
-pub(super) async fn listen(config: &Config) -> Result<Option<TcpListener>, Failure> {
+/// Listens where the configuration says, with the socket that was handed over if that is there; `None` where it says
+/// not to, or where nothing is said and somebody else has the usual address.
+pub(super) async fn listen(
+    config: &Config,
+    handed: Option<std::net::TcpListener>,
+) -> Result<Option<TcpListener>, Failure> {
     let admin = &config.admin;
     if !admin.enabled {
         return Ok(None);
     }
     let address = admin.address();
+    let is_there =
+        |socket: &std::net::TcpListener| socket.local_addr().is_ok_and(|it| it == address);
+    if let Some(socket) = handed.filter(is_there) {
+        let taken = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
+        return taken.map(Some).map_err(|error| {
+            Failure::Unreachable(format!("the socket for operators that was handed over: {error}"))
+        });
+    }
     match TcpListener::bind(address).await {
         Ok(listener) => Ok(Some(listener)),
         Err(error) if admin.listen.is_none() => {

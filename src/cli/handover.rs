@@ -1,8 +1,8 @@
-//! Handing the listening socket to a new program, so that an upgrade refuses nobody.
+//! Handing the listening sockets to a new program, so that an upgrade refuses nobody.
 //!
 //! The one that serves starts the program anew, from the file that it was started from itself, with the same arguments and
-//! one end of a pair of sockets as its standard input. The listening socket comes through that pair; when the new one is
-//! ready it says so there. Nobody but it inherits a descriptor, and nothing of this needs `unsafe`.
+//! one end of a pair of sockets as its standard input. The listening sockets, clients' and operators', come through that
+//! pair; when the new one is ready it says so there. Nobody but it inherits a descriptor, and nothing of this needs `unsafe`.
 //!
 //! Promises: there is a moment at which both listen, and none at which nobody does; a new program that does not get
 //! ready is ended, and the old one serves on as if nothing had been.
@@ -12,7 +12,8 @@
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -49,16 +50,22 @@ impl Start {
         Self { program: std::env::current_exe(), arguments: std::env::args_os().skip(1).collect() }
     }
 
-    /// Starts the program anew with this socket, and returns its process number once it is ready. An error says
-    /// why it is not; then it has been ended. Dropped before it is ready, it ends it, too.
-    pub(super) async fn anew(&self, socket: &Socket) -> Result<u32, String> {
+    /// Starts the program anew with this socket, and the one for operators, and returns its process number once it is
+    /// ready. An error says why it is not; then it has been ended. Dropped before it is ready, it ends it, too.
+    pub(super) async fn anew(
+        &self,
+        socket: &Socket,
+        operators: Option<&OwnedFd>,
+    ) -> Result<u32, String> {
         if std::process::id() == 1 {
             return Err("this is the first process of its container, which ends with it".into());
         }
         let program = self.program.as_ref().map_err(|error| format!("where is it? {error}"))?;
         let failed = |error: io::Error| format!("{}: {error}", program.display());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-        send(&ours, socket).map_err(failed)?;
+        let operators = operators.map(AsFd::as_fd);
+        let sockets: Vec<_> = [Some(socket.as_fd()), operators].into_iter().flatten().collect();
+        send(&ours, &sockets).map_err(failed)?;
         let mut command = Command::new(program);
         let holds = if socket.is_shared() { SHARED } else { ALONE };
         command.args(&self.arguments).env(HANDED, holds);
@@ -88,14 +95,23 @@ impl Start {
     }
 }
 
-/// The socket that was handed to this program, if one was.
-pub(super) fn taken_over() -> io::Result<Option<Socket>> {
+/// What was handed to a program.
+pub(super) struct Handed {
+    pub(super) socket: Socket,
+    /// Where operators ask, if they could before.
+    pub(super) operators: Option<TcpListener>,
+}
+
+/// The sockets that were handed to this program, if any were.
+pub(super) fn taken_over() -> io::Result<Option<Handed>> {
     let Some(holds) = std::env::var_os(HANDED) else { return Ok(None) };
-    let socket = Socket::from_std(receive(std::io::stdin())?.into())?;
+    let mut sockets = receive(std::io::stdin())?.into_iter();
+    let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "nothing was handed over");
+    let socket = Socket::from_std(sockets.next().ok_or_else(nothing)?.into())?;
     if holds == SHARED {
         socket.share();
     }
-    Ok(Some(socket))
+    Ok(Some(Handed { socket, operators: sockets.next().map(TcpListener::from) }))
 }
 
 /// Tells the program before this one, if there is one, that this one is ready.
@@ -106,26 +122,24 @@ pub(super) fn tell_ready() {
     }
 }
 
-fn send(over: &UnixStream, socket: &Socket) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+fn send(over: &UnixStream, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let sockets = [socket.as_fd()];
-    if !control.push(SendAncillaryMessage::ScmRights(&sockets)) {
+    if !control.push(SendAncillaryMessage::ScmRights(sockets)) {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
     sendmsg(over, &[IoSlice::new(b"s")], &mut control, SendFlags::empty())?;
     Ok(())
 }
 
-fn receive(from: impl AsFd) -> io::Result<OwnedFd> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+fn receive(from: impl AsFd) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut word = [0; 1];
     recvmsg(from, &mut [IoSliceMut::new(&mut word)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut sockets = control.drain().filter_map(|message| match message {
+    let sockets = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(sockets) => Some(sockets),
         _ => None,
     });
-    let socket = sockets.next().and_then(|mut sockets| sockets.next());
-    socket.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "nothing was handed over"))
+    Ok(sockets.flatten().collect())
 }

@@ -1,5 +1,6 @@
 //! `weir serve`: clients over HTTP.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,12 +47,20 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         );
     }
     let log = super::audit::open(&config, config.records())?;
-    let (socket, is_handed) = listen(&config, demo.is_some()).await?;
+    let handed = handover::taken_over().map_err(not_usable)?;
+    let is_handed = handed.is_some();
+    let (socket, operators) = match handed {
+        Some(handed) => (handed.socket, handed.operators),
+        None => (listen(&config, demo.is_some()).await?, None),
+    };
     let address = socket.address().unwrap_or(config.server.listen);
     let scheme = config.server.scheme();
     let endpoint = format!("{scheme}://{address}{}", config.server.path);
 
-    let operators = super::admin::listen(&config).await?;
+    let operators = super::admin::listen(&config, operators).await?;
+    // Kept for the one that will take over.
+    let for_operators = operators.as_ref().map(|listener| listener.as_fd().try_clone_to_owned());
+    let for_operators = for_operators.transpose().map_err(not_usable)?;
     let audit = log.as_ref().map(|(audit, _)| audit.clone()).unwrap_or_default();
     let operators = operators.map(|listener| {
         let settings =
@@ -90,13 +99,14 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         info!("starting the program anew, to hand over to it");
         let number = tokio::select! {
             _ = signals.next() => break false,
-            started = start.anew(&socket) => started,
+            started = start.anew(&socket, for_operators.as_ref()) => started,
         };
         match number {
             Ok(number) => {
                 info!(process = number, "handed over");
                 socket.share();
                 app.door().succeed();
+                app.show_no_more();
                 supervision::handed_to(number);
                 break true;
             }
@@ -114,6 +124,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     }
     // With the doors' own it closes; a socket that is open and accepts nobody lets clients wait for nothing.
     drop(socket);
+    drop(for_operators);
     signals.drain(&app, grace, app.drained()).await;
     signals.close(app).await;
     info!("stopped");
@@ -128,17 +139,17 @@ fn secured(config: &Config) -> Result<Option<Arc<Tls>>, Failure> {
     Ok(opened.map(Arc::new))
 }
 
-/// The socket to listen at, and whether it comes from the program that serves at this moment.
-async fn listen(config: &Config, is_demo: bool) -> Result<(Socket, bool), Failure> {
-    let refused = |error| Failure::Unreachable(format!("the socket that was handed over: {error}"));
-    if let Some(socket) = handover::taken_over().map_err(refused)? {
-        return Ok((socket, true));
-    }
-    if let Some(listener) = supervision::activated().map_err(refused)? {
-        let socket = Socket::from_std(listener).map_err(refused)?;
+fn not_usable(error: std::io::Error) -> Failure {
+    Failure::Unreachable(format!("the socket that was handed over: {error}"))
+}
+
+/// The socket to listen at.
+async fn listen(config: &Config, is_demo: bool) -> Result<Socket, Failure> {
+    if let Some(listener) = supervision::activated().map_err(not_usable)? {
+        let socket = Socket::from_std(listener).map_err(not_usable)?;
         // Whoever waits there while we end is for the one that is started next.
         socket.share();
-        return Ok((socket, false));
+        return Ok(socket);
     }
     let address = config.server.listen;
     let bound = TcpListener::bind(address).await.map_err(|error| {
@@ -153,7 +164,7 @@ async fn listen(config: &Config, is_demo: bool) -> Result<(Socket, bool), Failur
         };
         Failure::Unreachable(format!("cannot listen on {address}: {error}; {remedy}"))
     })?;
-    Ok((bound.into(), false))
+    Ok(bound.into())
 }
 
 /// What somebody who has never seen Weir needs next.

@@ -1,7 +1,7 @@
 //! Upgrading under load: a new program takes the socket over, and nobody is refused.
 
-use std::io;
-use std::net::TcpListener;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -85,12 +85,17 @@ fn successor(house: &House) -> Pid {
 async fn f84_upgrades_under_load_refuse_nobody_and_lose_nothing() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1_000).await;
-    let house = House::start(server.address, "");
+    // Where operators ask it is the same socket, too.
+    let operators = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let operators = operators.expect("a free port");
+    let config = format!("[admin]\nlisten = \"{operators}\"\n[state]\ndir = \"state\"");
+    let house = House::start(server.address, &config);
     let crowd = Crowd::gather(&house);
     let mut serving = Pid::from_raw(house.number() as i32).expect("a process");
     for _ in 0..often(5, 100) {
         kill_process(serving, Signal::USR2).expect("it runs");
         serving = tokio::task::block_in_place(|| successor(&house));
+        tokio::task::block_in_place(|| lives(operators));
     }
     let ledger = crowd.leave().await;
     let sum = ledger.sum();
@@ -100,6 +105,16 @@ async fn f84_upgrades_under_load_refuse_nobody_and_lose_nothing() {
     ledger.agrees_with(&server.executed());
     kill_process(serving, Signal::TERM).expect("it runs");
     tokio::task::block_in_place(|| house.all_ended());
+}
+
+/// Asks as an operator whether it lives.
+fn lives(operators: SocketAddr) {
+    let mut stream = TcpStream::connect(operators).expect("it listens");
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {operators}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
