@@ -12,6 +12,7 @@
 
 mod answer;
 mod health;
+pub mod limits;
 mod listen;
 mod metrics;
 mod process;

@@ -160,7 +160,7 @@ pub struct Policy {
 }
 
 /// The name of whoever shows no credentials.
-const ANONYMOUS: &str = "anonymous";
+pub const ANONYMOUS: &str = "anonymous";
 
 /// How many clients those without credentials count as together: on one machine they are many windows.
 pub const ANONYMOUS_CLIENTS: usize = 16;

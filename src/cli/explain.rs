@@ -3,6 +3,7 @@
 //! Whether it is seen is asked of the client's own view, as every request asks it; what follows are the reasons, from
 //! the upstream to the client. Everything is told: it is for whoever holds the configuration.
 
+mod left;
 mod reasons;
 mod route;
 mod search;
@@ -60,11 +61,14 @@ impl From<Explained> for Kind {
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let kind = args.kind.map(Kind::from);
     House::visit(&args.ask, Wanted::Meant(kind, &args.name), async |house| {
-        let story = Story {
-            name: args.name.clone(),
-            client: args.ask.client.clone(),
-            findings: findings(house, &args, kind).await,
-        };
+        let mut findings = findings(house, &args, kind).await;
+        if let Some(client) = &args.ask.client {
+            for finding in &mut findings {
+                left::tell(house, client, finding).await;
+            }
+        }
+        let (name, client) = (args.name.clone(), args.ask.client.clone());
+        let story = Story { name, client, findings };
         output::print(|out| match args.ask.json {
             true => {
                 let json = story.to_json();
@@ -219,7 +223,8 @@ fn sight(house: &House, hit: &Hit<'_>, eyes: &Eyes, mut is_open: bool) -> Sight 
     }
     is_open &= facts.iter().all(|fact| fact.good);
     if let Some(name) = name.as_ref().filter(|_| is_open) {
-        facts.extend(reasons::of_limits(house.config(), *kind, name, &item.key));
+        let limits = reasons::of_limits(house.config(), *kind, name, &item.key);
+        facts.extend(limits.into_iter().map(|(_, fact)| fact));
     }
     let target = eyes.guest.view().resolve(*kind, key);
     let visible = target

@@ -281,6 +281,11 @@ impl House {
         &self.loaded.config
     }
 
+    /// The configuration's file, if there is one.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.loaded.file.as_deref()
+    }
+
     /// The house itself.
     pub(super) fn app(&self) -> &App {
         &self.app

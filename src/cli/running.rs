@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use super::admin::whole;
 use super::failure::Failure;
 use crate::config::Config;
+use crate::ops::limits::{self, Left};
 use crate::ops::{Route, reload::Reloaded, status::Status, token};
 use crate::secret::Secret;
 
@@ -83,7 +84,7 @@ impl Running {
     /// Asks it how it is doing.
     pub(super) async fn status(&self) -> Result<Status, Silence> {
         let failed = |text: String| Silence::Failed(Failure::Unreachable(text));
-        let (status, body) = self.fetch(Route::Status, PATIENCE).await?;
+        let (status, body) = self.fetch(Route::Status, "", PATIENCE).await?;
         if status != StatusCode::OK {
             return Err(failed(format!("what listens at {} answers {status}", self.address)));
         }
@@ -103,9 +104,20 @@ impl Running {
     pub(super) async fn reload(&self) -> Result<Reloaded, Silence> {
         // Not that of another configuration.
         self.status().await?;
-        let (_, body) = self.fetch(Route::Reload, RELOAD_PATIENCE).await?;
+        let (_, body) = self.fetch(Route::Reload, "", RELOAD_PATIENCE).await?;
         Reloaded::parse(&body).map_err(|_| {
             let text = format!("the Weir at {} cannot be asked for a reload", self.address);
+            Silence::Failed(Failure::Unreachable(text))
+        })
+    }
+
+    /// Asks it what is left of the limits.
+    pub(super) async fn limits(&self, question: &limits::Question) -> Result<Vec<Left>, Silence> {
+        // Not those of another configuration.
+        self.status().await?;
+        let (_, body) = self.fetch(Route::Limits, &question.to_query(), PATIENCE).await?;
+        limits::parse(&body).map_err(|_| {
+            let text = format!("the Weir at {} cannot be asked for its limits", self.address);
             Silence::Failed(Failure::Unreachable(text))
         })
     }
@@ -113,9 +125,10 @@ impl Running {
     async fn fetch(
         &self,
         route: Route,
+        query: &str,
         patience: Duration,
     ) -> Result<(StatusCode, Bytes), Silence> {
-        let fetched = timeout(patience, fetch(self.address, route, &self.token)).await;
+        let fetched = timeout(patience, fetch(self.address, route, query, &self.token)).await;
         let failed = |text: String| Silence::Failed(Failure::Unreachable(text));
         let (status, body) = match fetched {
             Ok(Ok(answer)) => answer,
@@ -165,6 +178,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 async fn fetch(
     address: SocketAddr,
     route: Route,
+    query: &str,
     token: &Secret,
 ) -> io::Result<(StatusCode, Bytes)> {
     let stream = TcpStream::connect(address).await?;
@@ -175,7 +189,9 @@ async fn fetch(
             .map_err(io::Error::other)?;
         shown.set_sensitive(true);
         let method = route.methods()[0].clone();
-        let request = Request::builder().method(method).uri(route.path());
+        let separator = if query.is_empty() { "" } else { "?" };
+        let uri = [route.path(), separator, query].concat();
+        let request = Request::builder().method(method).uri(uri);
         let request = request.header(HOST, address.to_string());
         let request = request.header(AUTHORIZATION, shown).body(Empty::<Bytes>::new());
         let request = request.map_err(io::Error::other)?;

@@ -15,8 +15,9 @@ use crate::catalog::Target;
 use crate::json::{self, Object};
 use crate::mcp::call::{Ask, Method};
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
+use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
-use crate::policy::limits::{Charge, Limits, Permit, Refused};
+use crate::policy::limits::{Charge, Left, Limits, Permit, Refused};
 use crate::trail;
 
 impl Guest {
@@ -85,6 +86,13 @@ impl Guest {
     pub fn overrun(&self) -> Option<Duration> {
         let wait = self.limits()?.overrun(&self.principal, self.from)?;
         (!self.gateway.parking.has_any(&self.principal)).then_some(wait)
+    }
+
+    /// What is left of the limits that count this method about this item, by its upstream's own name. Nothing is
+    /// charged.
+    pub fn left(&self, method: &str, upstream: &UpstreamName, own: &str) -> Vec<Left> {
+        let Some(limits) = self.limits() else { return Vec::new() };
+        limits.left(&Charge { item: Some((upstream, own)), ..self.charge(method, None) })
     }
 
     fn limits(&self) -> Option<&Limits> {

@@ -17,7 +17,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Mutex;
 
 use super::reload::Reloaded;
-use super::{Ops, health, metrics};
+use super::{Ops, health, limits, metrics};
 use crate::downstream::origin;
 use crate::secret::Secret;
 
@@ -32,14 +32,16 @@ pub enum Route {
     Metrics,
     /// How everything is doing.
     Status,
+    /// What is left of the limits for one client and one item.
+    Limits,
     /// Has the configuration read again.
     Reload,
 }
 
 impl Route {
     /// All there are.
-    pub const ALL: [Self; 5] =
-        [Self::Healthz, Self::Readyz, Self::Metrics, Self::Status, Self::Reload];
+    pub const ALL: [Self; 6] =
+        [Self::Healthz, Self::Readyz, Self::Metrics, Self::Status, Self::Limits, Self::Reload];
 
     /// Where it is.
     pub const fn path(self) -> &'static str {
@@ -48,6 +50,7 @@ impl Route {
             Self::Readyz => "/readyz",
             Self::Metrics => "/metrics",
             Self::Status => "/status",
+            Self::Limits => "/limits",
             Self::Reload => "/reload",
         }
     }
@@ -55,7 +58,7 @@ impl Route {
     /// The methods that it takes; each other gets 405.
     pub const fn methods(self) -> &'static [Method] {
         match self {
-            Self::Healthz | Self::Readyz | Self::Metrics | Self::Status => {
+            Self::Healthz | Self::Readyz | Self::Metrics | Self::Status | Self::Limits => {
                 &[Method::GET, Method::HEAD]
             }
             Self::Reload => &[Method::POST],
@@ -69,7 +72,7 @@ impl Route {
             Self::Healthz => false,
             Self::Readyz => verbose && !loopback,
             Self::Metrics => !loopback,
-            Self::Status | Self::Reload => true,
+            Self::Status | Self::Limits | Self::Reload => true,
         }
     }
 }
@@ -115,6 +118,10 @@ pub(super) async fn answer<B: Body>(ops: &Ops, request: Request<B>, work: &Mutex
         Route::Status => {
             reply(StatusCode::OK, "application/json", super::status::Status::of(ops).to_json())
         }
+        Route::Limits => match limits::answer(ops, query) {
+            Some(left) => reply(StatusCode::OK, "application/json", left),
+            None => text(StatusCode::NOT_FOUND, "no such client, or nothing that is asked\n"),
+        },
         Route::Reload => {
             let _working = work.lock().await;
             let reloaded = (ops.reload)().await;

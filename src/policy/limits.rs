@@ -118,6 +118,17 @@ pub struct Refused {
     pub limit: usize,
 }
 
+/// What a limit has left for somebody at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// The limit, by its number in the configuration, from 0.
+    pub limit: usize,
+    /// How many more it would admit at once, where it has a rate.
+    pub requests: Option<u32>,
+    /// How many more may be under way, where that is limited.
+    pub places: Option<usize>,
+}
+
 /// All limits.
 #[derive(Debug)]
 pub struct Limits {
@@ -231,6 +242,18 @@ impl Limits {
         let permit = Permit::of(self.counting(charge, self.now()));
         permit.places.iter().for_each(|bucket| bucket.lock().in_flight += 1);
         permit
+    }
+
+    /// What is left of each limit that would count a request. Nothing is charged.
+    pub fn left(&self, charge: &Charge<'_>) -> Vec<Left> {
+        let now = self.now();
+        let left = |(limit, rules, bucket): (usize, &Limit, Arc<Bucket>)| {
+            let state = bucket.lock();
+            let requests = rules.rate.map(|rate| state.gcra.left(rate, now));
+            let places = rules.concurrency.map(|most| most.saturating_sub(state.in_flight));
+            Left { limit, requests, places }
+        };
+        self.counting(charge, now).into_iter().map(left).collect()
     }
 
     /// The limits that count a request, and whose bucket it is.

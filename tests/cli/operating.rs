@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::serving::terminate;
@@ -125,6 +126,12 @@ impl Served {
 
     /// The same about the item of this name.
     pub(super) fn post_about(&self, method: &str, name: Option<&str>) -> String {
+        self.post_as(None, method, name)
+    }
+
+    /// The same with this key.
+    fn post_as(&self, key: Option<&str>, method: &str, name: Option<&str>) -> String {
+        let shown = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
         let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
         let of_name = name.map(|name| format!(r#""name":"{name}","#)).unwrap_or_default();
         let header = name.map(|name| format!("Mcp-Name: {name}\r\n")).unwrap_or_default();
@@ -136,7 +143,7 @@ impl Served {
             stream,
             "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
-             Mcp-Method: {method}\r\n{header}Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+             Mcp-Method: {method}\r\n{header}{shown}Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
             self.host,
             body.len()
         )
@@ -463,4 +470,38 @@ fn operators_are_answered_while_the_door_is_full() {
         body.contains(&format!("weir_connections {}", hanging.len()))
     });
     drop((hanging, silent));
+}
+
+#[test]
+fn what_is_left_of_the_limits_on_an_item_is_told_for_a_client() {
+    let key = "a long and random text that is somebody's key";
+    let hash = Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let config = format!(
+        "{OPEN}[roles.guest]\nprompts.allow = [\"house/*\"]\n\
+         [clients.ann]\nrole = \"guest\"\nkey_sha256 = [\"{hash}\"]\n\
+         [clients.bob]\nrole = \"guest\"\nkey_sha256 = [\"{}\"]\n\
+         [[limits]]\nper = \"client\"\nmethod = \"prompts/get\"\nrate = \"10/h\"\nburst = 5\nconcurrency = 4\n",
+        "1".repeat(64)
+    );
+    let served = Served::start(&config);
+    for _ in 0..2 {
+        served.post_as(Some(key), "prompts/get", Some("house__greeting"));
+    }
+    let explained = |client: &str| served.weir(&["explain", "house__greeting", "--as", client]).1;
+    for (client, left) in
+        [("ann", "left now: 3 at once, 4 more"), ("bob", "left now: 5 at once, 4 more")]
+    {
+        let text = explained(client);
+        assert!(text.contains(left), "{text}");
+    }
+    let (status, _) = served.get("/limits?about=e30");
+    assert_eq!(status, 401);
+    assert_eq!(served.with_token("/limits?about=e30").0, 404);
+
+    let folder = folder(&config);
+    let (_, text, _) = super::weir(folder.path(), &["explain", "house__greeting", "--as", "ann"]);
+    assert!(
+        text.contains("how much is left is known while a Weir of this configuration runs"),
+        "{text}"
+    );
 }

@@ -57,6 +57,12 @@ impl Gcra {
         self.paid_at = self.paid_at.max(now).saturating_add(rate.interval);
     }
 
+    /// How many would be admitted at once.
+    pub(super) fn left(&self, rate: Rate, now: u64) -> u32 {
+        let taken = self.paid_at.saturating_sub(now).div_ceil(rate.interval);
+        rate.burst.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX))
+    }
+
     /// Whether it says no more than a new one would.
     pub(super) fn is_full(&self, now: u64) -> bool {
         self.paid_at <= now
@@ -154,6 +160,7 @@ mod tests {
         ) {
             let (rate, mut gcra) = (Rate::new(count, Duration::from_secs(3_600), burst), Gcra::default());
             (0..taken).for_each(|_| gcra.take(rate, now));
+            prop_assert_eq!(gcra.left(rate, now), burst.saturating_sub(taken));
             let wait = u64::try_from(gcra.wait(rate, now).as_nanos()).expect("short");
             prop_assert!(gcra.wait(rate, now + wait).is_zero());
             prop_assert!(wait == 0 || !gcra.wait(rate, now + wait - 1).is_zero());
