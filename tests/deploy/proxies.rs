@@ -53,7 +53,8 @@ fn weir(folder: &TempDir) -> (Running, u16) {
     let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
     let child = Running(child);
     let mut line = String::new();
-    while !line.contains("http://127.0.0.1:") {
+    // Not where operators look.
+    while !line.contains("\"endpoint\"") {
         line.clear();
         assert_ne!(log.read_line(&mut line).expect("text"), 0, "it ends before it is ready");
     }
