@@ -146,8 +146,8 @@ async fn f22_a_child_that_ends_is_noticed_although_another_holds_its_pipes() {
     let (outcome, took) = weir.call("a", json!({ "exit": 3 })).await;
     assert!(!outcome.is_result());
     eprintln!("F-22: noticed in {took:?}");
-    // Half a second each for what may still be in the two pipes that the other one holds.
-    assert!(took < Duration::from_millis(1_500), "{took:?}");
+    // Its group ends with it, and so do the pipes that the other one holds.
+    assert!(took < Duration::from_millis(500), "{took:?}");
     until("nobody of its first life is left", || !first.iter().any(|process| runs(*process))).await;
     assert_eq!(weir.occupied().zombies, 0);
     weir.lists("a").await;
