@@ -37,7 +37,9 @@ mod surroundings;
 #[path = "cli/telling.rs"]
 mod telling;
 
+use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
+use std::process::{Child, ChildStderr, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use assert_cmd::Command;
@@ -93,6 +95,16 @@ fn program() -> std::process::Command {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
     command.env("XDG_STATE_HOME", state);
     command
+}
+
+/// `weir serve` in a folder, what it says from now on, and the line that said that it is ready.
+fn serve(folder: &Path) -> (Child, Lines<BufReader<ChildStderr>>, String) {
+    let mut command = program();
+    command.arg("serve").current_dir(folder).stderr(Stdio::piped());
+    let mut weir = command.spawn().expect("it starts");
+    let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
+    let ready = log.find_map(|line| line.ok().filter(|line| line.contains("\"ready\"")));
+    (weir, log, ready.expect("it gets ready"))
 }
 
 /// Runs a command in a folder and returns exit code, standard output and standard error.

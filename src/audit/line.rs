@@ -110,23 +110,6 @@ pub struct Told {
     pub(super) arguments: Option<Box<str>>,
 }
 
-/// A text as one of these, if it is one: then nothing is copied.
-pub(super) fn word(common: &[&'static str], text: &str) -> Word {
-    let known = common.iter().find(|it| **it == text);
-    known.map_or_else(|| Word::from(text.to_owned()), |it| Word::from(*it))
-}
-
-/// The methods that most lines are about, the commonest first.
-pub(super) const COMMON_METHODS: [&str; 7] = [
-    "tools/call",
-    "prompts/get",
-    "resources/read",
-    "tools/list",
-    "prompts/list",
-    "resources/list",
-    "completion/complete",
-];
-
 impl Told {
     /// Said when it is asked for, and once more when it is found.
     pub(super) fn name_it(&mut self, name: &str) {

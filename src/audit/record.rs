@@ -16,13 +16,14 @@ use std::time::SystemTime;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use super::line::{COMMON_METHODS, Line, Moment, SessionMark, Told, Who, word};
+use super::line::{Line, Moment, SessionMark, Told, Who, Word};
 use super::params::{arguments, trace_id};
 use super::writer::{Entry, Place};
 use super::{OnError, PATIENCE, Shared, Wire};
 use crate::json::Object;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::operation::Operation;
 use crate::mcp::revision::Revision;
 use crate::trail;
 
@@ -169,7 +170,7 @@ impl Record {
 
     /// The HTTP method, where no request of the protocol's could be read yet.
     pub fn over_http(&self, method: &str) {
-        self.tell(|told| told.http = Some(word(&["POST", "GET", "DELETE"], method)));
+        self.tell(|told| told.http = Some(verb(method)));
     }
 
     /// By which number the lines of the log tell of it.
@@ -188,7 +189,7 @@ impl Record {
             told.http = None;
             // Said at the door, and once more by the dialect.
             if told.method.as_deref() != Some(method) {
-                told.method = Some(word(&COMMON_METHODS, method));
+                told.method = Some(word(Operation::of(method).known(), method));
             }
         });
     }
@@ -470,6 +471,15 @@ impl Draft {
         let (place, is_taken, is_sent) = (None, false, false);
         Self { told, place, is_taken, is_sent, is_refused: false, is_held: false }
     }
+}
+
+/// A text as the one that is known to be the same, if there is one: then nothing is copied.
+fn word(known: Option<&'static str>, text: &str) -> Word {
+    known.map_or_else(|| Word::from(text.to_owned()), Word::from)
+}
+
+fn verb(method: &str) -> Word {
+    word(["POST", "GET", "DELETE"].into_iter().find(|it| *it == method), method)
 }
 
 /// The member of `_meta` that names a trace, as the header does.

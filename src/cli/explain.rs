@@ -223,8 +223,7 @@ fn sight(house: &House, hit: &Hit<'_>, eyes: &Eyes, mut is_open: bool) -> Sight 
     }
     is_open &= facts.iter().all(|fact| fact.good);
     if let Some(name) = name.as_ref().filter(|_| is_open) {
-        let limits = reasons::of_limits(house.config(), *kind, name, &item.key);
-        facts.extend(limits.into_iter().map(|(_, fact)| fact));
+        facts.extend(reasons::of_limits(house.config(), *kind, name, &item.key));
     }
     let target = eyes.guest.view().resolve(*kind, key);
     let visible = target

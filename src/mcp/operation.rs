@@ -25,7 +25,12 @@ impl Operation {
 
     /// The method's name, or `other`.
     pub fn name(self) -> &'static str {
-        KNOWN.get(self.index()).copied().unwrap_or("other")
+        self.known().unwrap_or("other")
+    }
+
+    /// The method's name, if it is told apart.
+    pub fn known(self) -> Option<&'static str> {
+        KNOWN.get(self.index()).copied()
     }
 
     /// A number for tables that have a place per operation.

@@ -22,11 +22,7 @@ pub fn end_of(called: &Result<Called, Error>) -> CallEnd {
     match called {
         Ok(Called::Replied(Reply { outcome: Outcome::Error(_), .. })) => CallEnd::Error,
         Ok(Called::Replied(_) | Called::Asks(_)) => CallEnd::Result,
-        Err(Error::Unavailable(_)) => CallEnd::Unavailable,
-        Err(Error::Busy { .. }) => CallEnd::Busy,
-        Err(Error::Broke(_)) => CallEnd::Broke,
-        Err(Error::TimedOut(_)) => CallEnd::TimedOut,
-        Err(Error::TooLarge(_) | Error::Undeclared(_) | Error::Protocol(_)) => CallEnd::Unfit,
+        Err(error) => CallEnd::of_failure(error),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::About;
+use super::{About, Error};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 
@@ -168,6 +168,17 @@ impl CallEnd {
         Self::Unfit,
         Self::Cancelled,
     ];
+
+    /// How a call ended of which there is no reply for this reason.
+    pub fn of_failure(error: &Error) -> Self {
+        match error {
+            Error::Unavailable(_) => Self::Unavailable,
+            Error::Busy { .. } => Self::Busy,
+            Error::Broke(_) => Self::Broke,
+            Error::TimedOut(_) => Self::TimedOut,
+            Error::TooLarge(_) | Error::Undeclared(_) | Error::Protocol(_) => Self::Unfit,
+        }
+    }
 
     /// Its place in [`CallEnd::ALL`].
     pub fn index(self) -> usize {

@@ -312,9 +312,11 @@ impl Meter {
         Self { vitals: Arc::clone(vitals), trial: None, is_over: false }
     }
 
-    /// The call is sent, if the server is not left alone.
+    /// The call is sent, if the server is not left alone. Once it may, it may: a probe is not to be in its own way.
     pub(super) fn begin(&mut self) -> Result<(), Error> {
-        self.trial = Some(self.vitals.begin()?);
+        if self.trial.is_none() {
+            self.trial = Some(self.vitals.begin()?);
+        }
         Ok(())
     }
 
@@ -339,13 +341,7 @@ impl Meter {
         if let Some(trial) = self.trial.take() {
             trial.failed(failed);
         }
-        self.end(match failed.error {
-            Error::Unavailable(_) => CallEnd::Unavailable,
-            Error::Busy { .. } => CallEnd::Busy,
-            Error::Broke(_) => CallEnd::Broke,
-            Error::TimedOut(_) => CallEnd::TimedOut,
-            Error::TooLarge(_) | Error::Undeclared(_) | Error::Protocol(_) => CallEnd::Unfit,
-        });
+        self.end(CallEnd::of_failure(&failed.error));
     }
 
     fn end(&mut self, end: CallEnd) {

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::serving::terminate;
-use super::{HOUSE, folder, script, scripted};
+use super::{HOUSE, folder, script, scripted, serve};
 
 /// A running `weir serve` whose listener for operators is known.
 pub(super) struct Served {
@@ -64,12 +64,7 @@ impl Served {
     }
 
     fn run(folder: TempDir, port: u16) -> Self {
-        let mut command = crate::program();
-        command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
-        let mut weir = command.spawn().expect("it starts");
-        let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
-        let ready = log.find_map(|line| line.ok().filter(|line| line.contains("\"ready\"")));
-        let ready = ready.expect("it gets ready");
+        let (weir, log, ready) = serve(folder.path());
         let (_, rest) = ready.split_once("\"endpoint\":\"http://").expect("an endpoint");
         let host = rest.split_once("/mcp").expect("a path").0.to_owned();
         // Whatever else is said is read by nobody, and must stop nobody.

@@ -1,10 +1,10 @@
 //! `weir serve` over TLS, and clients that show certificates instead of keys.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 
 use insta::assert_snapshot;
@@ -13,7 +13,7 @@ use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::{HOUSE, folder, weir};
+use super::{HOUSE, folder, serve, weir};
 
 const TLS: &str = r#"
 [server]
@@ -76,12 +76,7 @@ impl Secured {
     fn start() -> Self {
         let (folder, ours, clients) = (folder(&config()), ca(), ca());
         write_certificates(folder.path(), &ours, &clients);
-        let mut command = crate::program();
-        command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
-        let mut weir = command.spawn().expect("it starts");
-        let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
-        let ready = log.find_map(|line| line.ok().filter(|line| line.contains("\"ready\"")));
-        let ready = ready.expect("it gets ready");
+        let (weir, _, ready) = serve(folder.path());
         let (_, rest) = ready.split_once("\"endpoint\":\"https://").expect("an endpoint");
         let host = rest.split_once("/mcp").expect("a path").0.to_owned();
         Self { weir, host, ours, clients, _folder: folder }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{folder, runs, script, scripted, weir};
+use super::{folder, runs, script, scripted, serve, weir};
 
 #[test]
 fn serve_refuses_a_network_address_without_keys_unless_told() {
@@ -49,12 +49,7 @@ fn serve_tells_where_http_sse_is_if_it_is_on_and_ends_its_streams() {
             "[server]\nlisten = \"127.0.0.1:0\"\n[protocol]\nlegacy_sse = {on}\n\
              [log]\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
         ));
-        let mut command = crate::program();
-        command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
-        let mut weir = command.spawn().expect("it starts");
-        let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
-        let ready = log.find_map(|line| line.ok().filter(|line| line.contains("\"ready\"")));
-        let ready = ready.expect("it gets ready");
+        let (mut weir, _log, ready) = serve(folder.path());
         let told = ready.split_once("\"sse\":\"http://").map(|(_, rest)| rest);
         assert_eq!(told.is_some(), on, "{ready}");
         if let Some((host, _)) = told.and_then(|rest| rest.split_once("/sse\"")) {

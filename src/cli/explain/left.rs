@@ -2,7 +2,6 @@
 //!
 //! Knows nothing of: which limits count, and where they stand.
 
-use super::reasons;
 use super::story::{About, Fact, Finding};
 use crate::cli::house::House;
 use crate::cli::running::{Running, Silence};
@@ -17,10 +16,7 @@ pub(super) async fn tell(house: &House, client: &str, finding: &mut Finding) {
         return;
     };
     let Some(sight) = finding.sights.first_mut() else { return };
-    let Some(at) = sight.facts.iter().position(|fact| fact.about == About::Limit) else { return };
-    let Ok(name) = upstream.parse() else { return };
-    // In the order in which they are told.
-    let limits = reasons::of_limits(house.config(), kind, &name, item);
+    let Some(last) = sight.facts.iter().rposition(|fact| fact.limit.is_some()) else { return };
     let question = Question {
         client: client.to_owned(),
         method: Method::about(kind).as_str().to_owned(),
@@ -34,13 +30,13 @@ pub(super) async fn tell(house: &House, client: &str, finding: &mut Finding) {
     };
     match told {
         Ok(left) => {
-            for (fact, (number, _)) in sight.facts[at..].iter_mut().zip(limits) {
-                if let Some(left) = left.iter().find(|left| left.limit == number) {
+            for fact in &mut sight.facts {
+                if let Some(left) = left.iter().find(|left| fact.limit == Some(left.limit)) {
                     fact.text.push_str(&in_words(left));
                 }
             }
         }
-        Err(why) => sight.facts.insert(at + limits.len(), Fact::good(About::Limit, why)),
+        Err(why) => sight.facts.insert(last + 1, Fact::good(About::Limit, why)),
     }
 }
 

@@ -56,14 +56,14 @@ pub(super) fn of_role(
     rules.told(app::role(role).decide(kind, upstream, own), &format!("{upstream}/{own}"))
 }
 
-/// What limits the use of an item, for whoever may use it, by number. How much is left only the process knows that
+/// What limits the use of an item, for whoever may use it. How much is left only the process knows that
 /// serves; see `left`.
 pub(super) fn of_limits(
     config: &Config,
     kind: Kind,
     upstream: &UpstreamName,
     own: &str,
-) -> Vec<(usize, Fact)> {
+) -> Vec<Fact> {
     let (method, item) = (Method::about(kind).as_str(), format!("{upstream}/{own}"));
     let limits = config.limits.iter().enumerate();
     let counting = limits.filter(|(_, limit)| limit.counts(method, Some(&item)));
@@ -71,7 +71,7 @@ pub(super) fn of_limits(
         let place = config.places.of_entry(&["limits"], at).map(str::to_owned);
         let stands = place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
         let text = format!("{method}: {limit}{stands}");
-        (at, Fact { place, ..Fact::good(About::Limit, text) })
+        Fact { place, limit: Some(at), ..Fact::good(About::Limit, text) }
     });
     told.collect()
 }

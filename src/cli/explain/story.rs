@@ -54,6 +54,8 @@ pub(super) struct Fact {
     pub(super) pattern: Option<String>,
     /// Where the configuration says so; none for what is so without being written.
     pub(super) place: Option<String>,
+    /// The limit, by its number in the configuration.
+    pub(super) limit: Option<usize>,
 }
 
 /// What a fact is about.
@@ -85,7 +87,7 @@ pub(super) enum About {
 
 impl Fact {
     pub(super) fn good(about: About, text: impl Into<String>) -> Self {
-        Self { about, good: true, text: text.into(), pattern: None, place: None }
+        Self { about, good: true, text: text.into(), pattern: None, place: None, limit: None }
     }
 
     pub(super) fn bad(about: About, text: impl Into<String>) -> Self {
