@@ -11,6 +11,7 @@ import secrets
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 
 port, url, folder = sys.argv[1:]
@@ -50,7 +51,7 @@ def ask(path, body=None):
     return urllib.request.urlopen(request, timeout=60).read()
 
 
-for attempt in range(600):
+for attempt in range(1800):
     if server.poll() is not None:
         sys.exit("it ended before it was ready")
     try:

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
 
 use report::{Machine, Made};
 use results::Results;
@@ -126,7 +127,13 @@ async fn run(arguments: Arguments) -> io::Result<()> {
         results: Results::default(),
         begin: Instant::now(),
     };
-    bench.run().await?;
+    // Whoever is interrupted ends what it started: dropping it does.
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        done = bench.run() => done?,
+        _ = tokio::signal::ctrl_c() => return Err(io::ErrorKind::Interrupted.into()),
+        _ = terminated.recv() => return Err(io::ErrorKind::Interrupted.into()),
+    }
     bench.say("done\n");
     let text = report::markdown(&bench.results, &made);
     print!("{text}");

@@ -65,7 +65,8 @@ pub(crate) async fn drive(
             let id = FIRST_ID + number as u64 * IDS_PER_CLIENT;
             let buffer = Vec::new();
             let mut asking = Asking { connection, client, at, id, buffer };
-            let first = asking.work().await?;
+            let first = tokio::time::timeout(PATIENCE, asking.work()).await;
+            let first = first.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
             io::Result::Ok((asking, first))
         });
     }

@@ -109,7 +109,7 @@ pub(super) async fn contextforge(
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         lines.find_map(|line| line.strip_prefix("ready ").map(str::to_owned))
     });
-    let ready = tokio::time::timeout(STARTUP + Duration::from_secs(30), ready).await;
+    let ready = tokio::time::timeout(3 * STARTUP + Duration::from_secs(30), ready).await;
     let key = ready.map_err(io::Error::other)?.map_err(io::Error::other)?;
     let Some(key) = key else {
         let said = std::fs::read_to_string(errors).unwrap_or_default();

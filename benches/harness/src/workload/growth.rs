@@ -47,7 +47,7 @@ async fn open(bench: &Bench, size: &Size) -> io::Result<(Entry, impl Sized + use
     let mut settings = fixture(1 << 10);
     (settings.servers, settings.prompts, settings.tools) = (size.servers, size.prompts, 0);
     let fixture = Fixture::start(&settings, folder.path())?;
-    let mut setup = Setup::of(&fixture.addresses, Era::Modern);
+    let mut setup = Setup { page: 1_000, ..Setup::of(&fixture.addresses, Era::Modern) };
     if let Some(roles) = size.roles {
         setup.policy = Policy::Full { roles };
     }
