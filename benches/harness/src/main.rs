@@ -4,6 +4,12 @@
 //! measures; the fixture (`fixture`), which answers; and the floor (`forward`), what hyper costs without a gateway.
 //! `benches/README.md` is the way in.
 
+#![allow(clippy::disallowed_types, reason = "a client reads what it was sent, as values")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "what serves here is killed, and nobody waits for its tasks"
+)]
+
 mod clock;
 mod fixture;
 mod forward;
