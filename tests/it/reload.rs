@@ -9,7 +9,7 @@ use weir::app::Outcome;
 use weir::mcp::kind::Topic;
 
 use crate::cell::{CLIENTS, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, UPSTREAMS};
-use crate::client::{Client, named, set};
+use crate::client::{Client, Ears, named, set};
 use crate::identity::token;
 use crate::upstream::Script;
 use crate::world::{World, everywhere, hub, pass, with_pair};
@@ -30,6 +30,15 @@ const READS_B: &str = "[roles.guest]\nresources.allow = [\"hub/file:///b\"]\n";
 /// A configuration for this client's wire.
 fn with(client: crate::cell::Side, config: &str) -> String {
     if client == LEGACY_SSE { with_pair(config) } else { config.to_owned() }
+}
+
+/// All that is said until nothing more comes.
+async fn drain(ears: &mut Ears<'_>) -> String {
+    let mut said = String::new();
+    while let Ok(Some(next)) = tokio::time::timeout(Duration::from_secs(3), ears.next()).await {
+        said += &next;
+    }
+    said
 }
 
 fn is_applied(outcome: &Outcome) -> bool {
@@ -320,22 +329,19 @@ async fn f82_what_a_client_subscribed_to_is_told_over_reloads_as_long_as_it_may_
             world.listed().await;
             pass(Duration::from_secs(20)).await;
             hub.until_subscribed(&[A, B]).await;
+            // Whatever may have changed while it was opened anew is told of by then.
+            drain(&mut ears).await;
             hub.update(A);
             assert_eq!(ears.next_update().await, A);
         }
         assert!(is_applied(&world.reload(&with(cell.client, READS_B)).await));
         pass(Duration::from_secs(20)).await;
+        // A legacy client hears on the same stream that the list is another one.
+        drain(&mut ears).await;
         hub.update(A);
         pass(Duration::from_secs(5)).await;
         hub.update(B);
-        // A legacy client hears on the same stream that the list is another one.
-        let update = loop {
-            let message = ears.next().await.expect("the stream is open");
-            if message.contains("resources/updated") {
-                break message;
-            }
-        };
-        assert!(update.contains(B), "what may not be read is not told of: {update}");
+        assert_eq!(ears.next_update().await, B, "what may not be read is not told of");
     })
     .await;
 }
@@ -358,10 +364,10 @@ async fn limits_and_pins_that_come_and_go_hold_for_the_next_request() {
 
         let pins = format!("{OPEN}[guard]\npinning = \"locked\"\nlock_file = {lock:?}\n");
         assert!(is_applied(&world.reload(&with(cell.client, &pins)).await));
-        assert_eq!(ears.next_change().await, Topic::Prompts);
+        assert!(drain(&mut ears).await.contains("prompts/list_changed"));
         assert_eq!((client.prompts().await.len(), get().await), (0, false));
         assert!(is_applied(&world.reload(&with(cell.client, OPEN)).await));
-        assert_eq!(ears.next_change().await, Topic::Prompts);
+        assert!(drain(&mut ears).await.contains("prompts/list_changed"));
         assert_eq!((client.prompts().await.len(), get().await), (2, true));
     })
     .await;

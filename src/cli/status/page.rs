@@ -272,6 +272,7 @@ mod tests {
         Status {
             version: name("0.1.0"),
             configuration: Some(name("/etc/weir/weir.toml")),
+            refused: None,
             endpoint: name("http://127.0.0.1:8642/mcp"),
             process: 4_711,
             started: name("2026-11-22T01:02:03Z"),
