@@ -44,6 +44,7 @@ mod stdio;
 mod supervision;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod top;
 mod version;
 mod waiting;
@@ -182,6 +183,7 @@ fn unparsed(message: &clap::Error, json: bool) -> Result<(), Failure> {
 }
 
 fn start(command: Command) -> Result<(), Failure> {
+    threads::try_all()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
         Failure::Unreachable(format!("the threads could not be started: {error}"))

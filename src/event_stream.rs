@@ -87,6 +87,11 @@ impl Reader {
         self.retry_ms
     }
 
+    /// Whether some of an event's data has come, and not its end.
+    pub fn has_begun(&self) -> bool {
+        self.has_data || self.ends.is_some() || self.line.starts_with(b"data")
+    }
+
     /// Reads the next bytes and returns the events that they complete.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Vec<Event>, TooLarge> {
         let mut events = Vec::new();

@@ -2,7 +2,27 @@
 
 use std::process::ExitCode;
 
+use rustix::process::{Resource, getrlimit};
+
+/// With less than this, what reads a configuration may run out of stack.
+const STACK_BYTES: usize = 4 << 20;
+
 fn main() -> ExitCode {
     // First of all: on its way to become a child's program, this process must not have opened anything.
-    weir::upstream::shim::run().unwrap_or_else(weir::cli::run)
+    weir::upstream::shim::run().unwrap_or_else(|| with_enough_stack(weir::cli::run))
+}
+
+/// The main thread's stack is as large as the shell says (`ulimit -s`), any other's as large as its program says.
+fn with_enough_stack(run: fn() -> ExitCode) -> ExitCode {
+    let limit = getrlimit(Resource::Stack).current;
+    if limit.is_none_or(|bytes| bytes >= STACK_BYTES as u64) {
+        return run();
+    }
+    match std::thread::Builder::new().stack_size(STACK_BYTES).spawn(run).map(|run| run.join()) {
+        Ok(ended) => ended.unwrap_or(ExitCode::FAILURE),
+        Err(error) => {
+            eprintln!("weir: the threads could not be started: {error}");
+            ExitCode::from(4)
+        }
+    }
 }

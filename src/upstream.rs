@@ -27,6 +27,8 @@ mod handle;
 pub mod host;
 mod http;
 mod inbox;
+#[cfg(target_os = "linux")]
+mod keeper;
 mod legacy;
 mod levels;
 pub mod library;
@@ -35,6 +37,7 @@ mod links;
 pub mod meter;
 mod modern;
 mod opener;
+mod pace;
 mod pauses;
 mod pool;
 mod probe;

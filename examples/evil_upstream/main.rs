@@ -83,10 +83,14 @@ fn begin(server: &Arc<Server>) {
 /// Starts a process that never ends by itself. It inherits standard output.
 fn descend(server: &Server, descendant: Descendant) {
     let program = std::env::current_exe().expect("it runs");
-    let how = if descendant == Descendant::Session { "session" } else { "group" };
+    let how = match descendant {
+        Descendant::Session | Descendant::Daemon => "session",
+        Descendant::Child | Descendant::Orphan => "group",
+    };
     // A shell, which ends at once where nobody is to be its parent, and else becomes it.
     let line = match descendant {
         Descendant::Orphan => "\"$0\" \"$@\" &",
+        Descendant::Daemon => "env -i \"$0\" \"$@\" >/dev/null 2>&1 &",
         Descendant::Child | Descendant::Session => "exec \"$0\" \"$@\"",
     };
     let mut command = Command::new("sh");

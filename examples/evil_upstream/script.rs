@@ -73,6 +73,9 @@ pub(crate) struct Fault {
     /// The connection, or the program, ends after so many bytes: with RST or else FIN.
     pub(crate) cut: Option<usize>,
     pub(crate) reset: bool,
+    /// The whole machine is taken for so long, and so much memory, before anything is said.
+    pub(crate) burn_ms: u64,
+    pub(crate) burn_bytes: usize,
     /// Ends the program once all is said.
     pub(crate) exit_after: Option<i32>,
 }
@@ -144,6 +147,8 @@ pub(crate) enum Descendant {
     Orphan,
     /// In a session of its own.
     Session,
+    /// Likewise, and its parent has ended; it has nothing of the environment.
+    Daemon,
 }
 
 impl Script {

@@ -37,7 +37,7 @@ pub(crate) fn serve(server: &Arc<Server>) {
             },
             Deed::Answer(answer) => {
                 let outlet = outlet.clone();
-                if answer.fault.delay_ms > 0 || answer.fault.pause_ms > 0 {
+                if answer.fault.delay_ms + answer.fault.pause_ms + answer.fault.burn_ms > 0 {
                     spawn(move || say(&outlet, &answer));
                 } else {
                     say(&outlet, &answer);
@@ -57,6 +57,7 @@ fn say(outlet: &Outlet, answer: &Answer) {
     if let Some(code) = fault.exit {
         wire::end(code);
     }
+    wire::burn(fault.burn_ms, fault.burn_bytes);
     wire::scream(fault.stderr_bytes);
     if fault.never {
         return;

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Signal, getpid, kill_process};
@@ -138,6 +138,19 @@ pub(crate) fn scream(bytes: u64) {
         }
         left -= part as u64;
     }
+}
+
+/// Computes with four threads for so long, and holds so much memory meanwhile.
+pub(crate) fn burn(millis: u64, bytes: usize) {
+    let until = Instant::now() + Duration::from_millis(millis);
+    // Written to, since what was never written to is nowhere.
+    let held = vec![1_u8; bytes];
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| while Instant::now() < until {});
+        }
+    });
+    std::hint::black_box(held);
 }
 
 /// Says what the script says again and again. Never returns.

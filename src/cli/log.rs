@@ -47,7 +47,10 @@ enum Style {
 
 fn start_filtered(default: &str, format: LogFormat, style: Style) {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    let logger = fmt().with_env_filter(filter).with_writer(|| waiting::Beside).with_target(false);
+    // A line that cannot be written is lost. To tell of that on standard error, as is usual, would be a panic wherever
+    // something is logged: a full disk under the log, or nobody who reads it any more, would end every request.
+    let logger = fmt().with_env_filter(filter).log_internal_errors(false);
+    let logger = logger.with_writer(|| waiting::Beside).with_target(false);
     // Failing means that a logger is there already, which only tests do.
     let _ = if is_json(format) {
         logger.json().flatten_event(true).map_event_format(Lines::of_json).try_init()

@@ -58,15 +58,40 @@ pub struct Child {
 /// The life of a started process.
 pub trait Process: Send {
     /// Its number, where it has one.
-    fn id(&self) -> Option<u32> {
+    fn id(&self) -> Option<Number> {
         None
     }
     /// Waits until the process has ended and tells how, in words. Cancel-safe.
     fn wait(&mut self) -> BoxFuture<'_, String>;
     /// Asks the process and all it has started to end (SIGTERM to the group).
     fn terminate(&mut self);
-    /// Ends the process and all it has started (SIGKILL to the group).
+    /// Ends the process and all it has started (SIGKILL to the group, and on Linux to what has left it).
     fn kill(&mut self);
+}
+
+/// The number of a process, for those who look for it on the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Number {
+    /// Its own.
+    Own(u32),
+    /// That of the process that keeps it, which has started it or is about to.
+    Keeper(u32),
+}
+
+impl Number {
+    /// The process's own number, or its keeper's as long as there is none.
+    pub fn now(self) -> u32 {
+        match self {
+            Self::Own(number) => number,
+            Self::Keeper(keeper) => {
+                let path = format!("/proc/{keeper}/task/{keeper}/children");
+                let children = std::fs::read_to_string(path).unwrap_or_default();
+                // What it was handed stands behind what it has started.
+                let first = children.split_whitespace().next().and_then(|it| it.parse().ok());
+                first.unwrap_or(keeper)
+            }
+        }
+    }
 }
 
 /// Opens connections and starts processes.

@@ -50,7 +50,12 @@ impl Events {
                 Some(Ok(chunk)) => {
                     let events = self.reader.feed(&chunk);
                     let too_large = |_| Failure::TooLarge(self.limit);
-                    self.ready = events.map_err(too_large)?.into_iter();
+                    let events = events.map_err(too_large)?;
+                    let has_begun = self.reader.has_begun();
+                    if !has_begun || !events.is_empty() {
+                        self.body.message_ended(has_begun);
+                    }
+                    self.ready = events.into_iter();
                 }
             }
         }

@@ -1,10 +1,12 @@
 //! The real [`Dial`]: TCP, TLS and child processes of this machine.
 //!
 //! Promises: connecting takes a bounded time; a child gets exactly the environment that it was given,
-//! leads a process group of its own, and does not outlive us: not in an orderly end, and on Linux in no other.
+//! leads a process group of its own, and does not outlive us: not in an orderly end, and on Linux in no other. What it
+//! has started ends with it; on Linux also what has left its group.
 //! The errors are words for the operator.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -15,14 +17,16 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper::Uri;
 use rustix::net::sockopt;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-use super::dial::{Child, Command, Dial, Process, Stream};
+use super::dial::{Child, Command, Dial, Number, Process, Stream};
+#[cfg(target_os = "linux")]
+use super::keeper;
 use super::{shim, spawner};
 
 /// How long each address of a server may take to accept.
@@ -46,6 +50,7 @@ pub struct Host {
     tls: OnceLock<Result<TlsConnector, String>>,
     /// Whether this process is the `weir` program, which knows how to become another.
     has_shim: bool,
+    names: Names,
 }
 
 impl Host {
@@ -71,7 +76,8 @@ impl Host {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let unreachable =
             |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
-        let stream = connect(host, port).await.map_err(unreachable)?;
+        let addresses = self.look_up(host, port).await.map_err(unreachable)?;
+        let stream = connect(addresses).await.map_err(unreachable)?;
         if !is_tls {
             return Ok(Box::new(stream));
         }
@@ -81,6 +87,27 @@ impl Host {
         let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(late)?;
         let stream = stream.map_err(|error| io::Error::other(format!("TLS: {error}")))?;
         Ok(Box::new(stream))
+    }
+
+    /// The addresses of a name, asked for anew each time: what was true of an earlier connection need not be.
+    async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let found = timeout(LOOKUP_TIMEOUT, (self.names.0)(host.to_owned(), port)).await;
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "looking its name up took too long");
+        found.map_err(late).flatten()
+    }
+}
+
+/// Who knows the addresses of names: the system. Tests put their own in its place.
+struct Names(Box<Lookup>);
+
+type Lookup = dyn Fn(String, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
+
+impl Default for Names {
+    fn default() -> Self {
+        let system = async |host: String, port| {
+            Ok(tokio::net::lookup_host((host, port)).await?.take(MAX_ADDRESSES).collect())
+        };
+        Self(Box::new(move |host, port| system(host, port).boxed()))
     }
 }
 
@@ -94,7 +121,7 @@ impl Dial for Host {
             false => tokio::process::Command::new(&command.program),
             true => {
                 let mut process = tokio::process::Command::new(shim::SELF);
-                process.arg(shim::MARK).arg(std::process::id().to_string()).arg(&command.program);
+                process.arg(shim::KEEP).arg(std::process::id().to_string()).arg(&command.program);
                 process
             }
         };
@@ -107,7 +134,8 @@ impl Dial for Host {
             .stderr(Stdio::piped())
             // Signals from our terminal are ours to handle; and what the child starts ends with it.
             .process_group(0)
-            .kill_on_drop(true);
+            // A keeper has others to see to before it may end.
+            .kill_on_drop(!self.has_shim);
         if let Some(cwd) = &command.cwd {
             if !cwd.is_dir() {
                 return Err(io::Error::other(
@@ -133,20 +161,21 @@ impl Dial for Host {
         let stdin = Box::new(child.stdin.take().ok_or_else(missing)?);
         let stdout = Box::new(child.stdout.take().ok_or_else(missing)?);
         let stderr = Box::new(child.stderr.take().ok_or_else(missing)?);
-        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        let process = Box::new(HostProcess { child, group });
+        let process: Box<dyn Process> = match self.has_shim {
+            #[cfg(target_os = "linux")]
+            true => Box::new(Kept { keeper: child }),
+            _ => Box::new(Led::new(child)),
+        };
         Ok(Child { stdin, stdout, stderr: Some(stderr), process })
     }
 }
 
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let late = |what: &'static str| move |_| io::Error::new(io::ErrorKind::TimedOut, what);
-    let lookup = timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((host, port))).await;
-    let addresses = lookup.map_err(late("looking its name up took too long"))?;
+async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long");
     let mut last = io::Error::other("its name has no address");
-    for address in addresses?.take(MAX_ADDRESSES) {
+    for address in addresses {
         let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-        match connected.map_err(late("connecting took too long")).flatten() {
+        match connected.map_err(late).flatten() {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 if let Err(error) = keep_alive(&stream) {
@@ -248,16 +277,20 @@ fn is_in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-// === HostProcess ===
+// === Led ===
 
 /// A process that leads its own group.
-struct HostProcess {
+struct Led {
     child: tokio::process::Child,
     /// `None` once nothing of it is left to be signalled.
     group: Option<Pid>,
 }
 
-impl HostProcess {
+impl Led {
+    fn new(child: tokio::process::Child) -> Self {
+        Self { group: child.id().and_then(number), child }
+    }
+
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
             // An error means that the group is gone.
@@ -266,19 +299,13 @@ impl HostProcess {
     }
 }
 
-impl Process for HostProcess {
-    fn id(&self) -> Option<u32> {
-        self.child.id()
+impl Process for Led {
+    fn id(&self) -> Option<Number> {
+        self.child.id().map(Number::Own)
     }
 
     fn wait(&mut self) -> BoxFuture<'_, String> {
-        async {
-            match self.child.wait().await {
-                Ok(status) => describe(status),
-                Err(error) => format!("cannot be waited for: {error}"),
-            }
-        }
-        .boxed()
+        end_of(&mut self.child)
     }
 
     fn terminate(&mut self) {
@@ -295,12 +322,72 @@ impl Process for HostProcess {
     }
 }
 
-impl Drop for HostProcess {
+impl Drop for Led {
     fn drop(&mut self) {
         if self.group.is_some() {
             self.kill();
         }
     }
+}
+
+// === Kept ===
+
+/// A process behind a keeper, which ends what there is to be ended, and then as the process did.
+#[cfg(target_os = "linux")]
+struct Kept {
+    keeper: tokio::process::Child,
+}
+
+#[cfg(target_os = "linux")]
+impl Kept {
+    fn tell(&self, signal: Signal) {
+        // There is no number once it has been waited for; before that nobody else can have it.
+        if let Some(keeper) = self.keeper.id().and_then(number) {
+            let _ = kill_process(keeper, signal);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Process for Kept {
+    fn id(&self) -> Option<Number> {
+        self.keeper.id().map(Number::Keeper)
+    }
+
+    fn wait(&mut self) -> BoxFuture<'_, String> {
+        end_of(&mut self.keeper)
+    }
+
+    fn terminate(&mut self) {
+        self.tell(Signal::TERM);
+    }
+
+    fn kill(&mut self) {
+        self.tell(keeper::END_ALL);
+        // Should somebody have stopped it.
+        self.tell(Signal::CONT);
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn number(id: u32) -> Option<Pid> {
+    i32::try_from(id).ok().and_then(Pid::from_raw)
+}
+
+fn end_of(child: &mut tokio::process::Child) -> BoxFuture<'_, String> {
+    async {
+        match child.wait().await {
+            Ok(status) => describe(status),
+            Err(error) => format!("cannot be waited for: {error}"),
+        }
+    }
+    .boxed()
 }
 
 fn describe(status: ExitStatus) -> String {
@@ -349,6 +436,96 @@ mod tests {
         let inherited = ["CARGO", "HOME", "USER"].map(|name| names.lines().any(|it| it == name));
         assert!(names.contains("GIVEN") && inherited == [false; 3], "{names}");
         assert_eq!(child.process.wait().await, "exited with code 3");
+    }
+
+    /// A host for which this looks names up.
+    fn knowing<F>(names: impl Fn() -> F + Send + Sync + 'static) -> Host
+    where
+        F: Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+    {
+        Host { names: Names(Box::new(move |_, _| names().boxed())), ..Host::default() }
+    }
+
+    /// Serves one connection after the other with its own name.
+    async fn served(name: &'static str, tasks: &TaskTracker) -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tasks.spawn(async move {
+            let connections = TaskTracker::new();
+            loop {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                let service = hyper::service::service_fn(move |_| {
+                    let body = http_body_util::Full::new(bytes::Bytes::from(name));
+                    let answer = Ok::<_, std::convert::Infallible>(hyper::Response::new(body));
+                    std::future::ready(answer)
+                });
+                let server = hyper::server::conn::http1::Builder::new();
+                let stream = hyper_util::rt::TokioIo::new(stream);
+                connections.spawn(server.serve_connection(stream, service));
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn f12_a_name_is_looked_up_for_each_connection_and_a_kept_one_needs_none() {
+        use crate::upstream::pool::{Arrival, NoResponse, Pool};
+        use crate::upstream::wire::Sent;
+        use std::sync::Mutex;
+
+        let servers = TaskTracker::new();
+        let (first, second) = (served("first", &servers).await, served("second", &servers).await);
+        // Where the name leads, if anybody knows, and how often that was asked.
+        let known = Arc::new(Mutex::new((Some(first), 0)));
+        let asked = Arc::clone(&known);
+        let host = knowing(move || {
+            let mut known = asked.lock().expect("nobody panics");
+            known.1 += 1;
+            let address = known.0.ok_or_else(|| io::Error::other("nobody answers"));
+            async move { address.map(|it| vec![it]) }
+        });
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let url = Uri::from_static("http://upstream.test:1/");
+        let pool = Pool::new(Arc::new(host), url, tasks, stop.clone());
+        let ask = async || {
+            let request = hyper::Request::get("/").header("host", "upstream.test");
+            let request = request.body(http_body_util::Full::default()).expect("a request");
+            Ok::<_, NoResponse>(pool.send(request, &Sent::default()).await?.into_body())
+        };
+        let read = async |mut body: Arrival| {
+            let piece = body.chunk().await.expect("a body").expect("whole");
+            assert!(body.chunk().await.is_none());
+            String::from_utf8(piece.to_vec()).expect("text")
+        };
+        assert_eq!(read(ask().await.expect("a way")).await, "first");
+        known.lock().expect("nobody panics").0 = None;
+        // The connection that there is goes on while nobody knows the name.
+        for _ in 0..100 {
+            assert_eq!(read(ask().await.expect("a way")).await, "first");
+        }
+        assert_eq!(known.lock().expect("nobody panics").1, 1);
+        // It is in use, so this takes another one.
+        let held = ask().await.expect("a way");
+        let error = ask().await.err().expect("nobody knows the way");
+        assert!(
+            matches!(&error, NoResponse::Unsent(text) if text.contains("nobody answers")),
+            "{error:?}"
+        );
+        known.lock().expect("nobody panics").0 = Some(second);
+        assert_eq!(read(ask().await.expect("a way")).await, "second");
+        assert_eq!(read(held).await, "first");
+        assert_eq!(known.lock().expect("nobody panics").1, 3);
+        stop.cancel();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f12_a_name_that_nobody_knows_is_given_up_after_five_seconds() {
+        let host = knowing(std::future::pending);
+        let begin = tokio::time::Instant::now();
+        let url = Uri::from_static("http://upstream.test/mcp");
+        let error = host.connect(&url).await.err().expect("nobody knows it");
+        assert_eq!(error.to_string(), "upstream.test:80: looking its name up took too long");
+        assert_eq!(begin.elapsed(), Duration::from_secs(5));
     }
 
     #[tokio::test]
@@ -411,7 +588,9 @@ mod tests {
     async fn a_silent_connection_is_probed() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let stream = super::connect("127.0.0.1", port).await.expect("connected");
+        let stream = super::connect(vec![SocketAddr::from(([127, 0, 0, 1], port))])
+            .await
+            .expect("connected");
         assert!(sockopt::socket_keepalive(&stream).expect("an option"));
         assert_eq!(sockopt::tcp_keepidle(&stream).expect("an option"), KEEP_ALIVE_AFTER);
     }

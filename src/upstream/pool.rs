@@ -22,6 +22,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::dial::Dial;
+use super::pace::{Pace, TOO_SLOW};
 use super::wire::Sent;
 
 /// How long a connection may idle where its server does not say. Node closes after 5 s.
@@ -172,7 +173,7 @@ impl Pool {
         let keep = keep_alive(response.headers());
         let pool = self.clone();
         response.map(|body| {
-            let mut body = Arrival { body, lease: Some(lease), keep, pool };
+            let mut body = Arrival { body, lease: Some(lease), keep, pace: Pace::default(), pool };
             if body.body.is_end_stream() {
                 body.give_back();
             }
@@ -218,14 +219,18 @@ pub(super) struct Arrival {
     body: Incoming,
     lease: Option<Lease>,
     keep: Duration,
+    pace: Pace,
     pool: Pool,
 }
 
 impl Arrival {
-    /// The next piece; `None` at the end. Cancel-safe.
+    /// The next piece; `None` at the end. An error, too, if what has begun arrives too slowly. Cancel-safe.
     pub(super) async fn chunk(&mut self) -> Option<Result<Bytes, String>> {
         loop {
-            match self.body.frame().await {
+            let Some(next) = self.pace.wait(self.body.frame()).await else {
+                return Some(Err(TOO_SLOW.into()));
+            };
+            match next {
                 None => {
                     self.give_back();
                     return None;
@@ -233,12 +238,21 @@ impl Arrival {
                 Some(Err(error)) => return Some(Err(error.to_string())),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
-                    Ok(data) => return Some(Ok(data)),
+                    Ok(data) => {
+                        self.pace.took(&data);
+                        return Some(Ok(data));
+                    }
                     // Trailers say nothing here.
                     Err(_) => {}
                 },
             }
         }
+    }
+
+    /// One of the messages in the body has ended, and perhaps the next one begun. Where this is never said, the
+    /// body is one message.
+    pub(super) fn message_ended(&mut self, has_begun: bool) {
+        self.pace.ended(has_begun);
     }
 
     /// How long the body is, if the server said so.

@@ -13,13 +13,14 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::asks::MAX_ASKING;
 use super::child::{self, Tail};
-use super::dial::Child;
+use super::dial::{Child, Number};
 use super::ear::{Claim, Ear};
 use super::inbox::{self, Inbox, Taken};
 use super::life::Life;
@@ -29,6 +30,9 @@ use crate::line::{Line, Lines};
 
 /// Places in the write queue beyond those of the calls: lists, the subscription, answers to pings.
 const SPARE_PLACES: usize = 64;
+/// How many requests may wait to be written to a child that does not read; and how long a further one waits for that.
+const MAX_UNREAD: usize = 64;
+const UNREAD_WAIT: Duration = Duration::from_secs(1);
 
 /// How much may stand on standard output before the first message, in bytes: a banner is shorter.
 const MAX_PREFACE_BYTES: usize = 64 * 1024;
@@ -51,16 +55,30 @@ pub(super) struct Wire {
 
 struct Shared {
     ear: Arc<Ear>,
-    /// Lines for the writer. When it is full the child does not read: requests wait for a place
-    /// within their own time limit, answers to the child's pings are dropped.
-    outbox: mpsc::Sender<Bytes>,
+    /// Lines for the writer. When it is full the child does not read: what is owed to it is dropped.
+    outbox: mpsc::Sender<Outbound>,
+    /// The places of requests that are not written yet. When all are taken the child does not read: a further
+    /// request is refused after [`UNREAD_WAIT`].
+    unread: Arc<Semaphore>,
     /// The child's, which its keeper ends.
     life: Life,
     junk: Arc<JunkLines>,
     /// The child's number.
-    process: Option<u32>,
+    process: Option<Number>,
     /// What it said last on standard error.
     tail: Tail,
+}
+
+/// A line for the child, and the place of a request, which is free once the line is written.
+struct Outbound {
+    line: Bytes,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl From<Bytes> for Outbound {
+    fn from(line: Bytes) -> Self {
+        Self { line, _place: None }
+    }
 }
 
 /// Lines on standard output that were no message.
@@ -122,7 +140,8 @@ impl Wire {
         });
         let tail = keeper.start(tasks);
         let life = Life { ended, closing, gone, unexplained: "the process is ending" };
-        Self { shared: Arc::new(Shared { ear, outbox, life, junk, process, tail }) }
+        let unread = Arc::new(Semaphore::new(MAX_UNREAD));
+        Self { shared: Arc::new(Shared { ear, outbox, unread, life, junk, process, tail }) }
     }
 
     /// Sends a request and waits for its answer.
@@ -138,24 +157,26 @@ impl Wire {
                 Some(shared.outbox.clone().reserve_owned().await.map_err(|_| unsent())?)
             }
         };
+        let unread = Arc::clone(&shared.unread).acquire_owned();
+        let unread = timeout(UNREAD_WAIT, unread).await.map_err(|_| Failure::Deaf)?;
         let place = shared.outbox.reserve().await.map_err(|_| unsent())?;
         let claim = shared.ear.enter(&request).ok_or_else(unsent)?;
         request.sent.begin();
-        place.send(request.write(claim.id()));
+        place.send(Outbound { line: request.write(claim.id()), _place: unread.ok() });
         let mut open = Open { claim, farewell };
         let answer = inbox::answer(&mut open.claim).await;
         answer.unwrap_or_else(|| Err(Failure::Broke(self.shared.life.reason())))
     }
 
     pub(super) async fn notify(&self, message: Bytes) -> Result<(), Failure> {
-        let sent = self.shared.outbox.send(message).await;
+        let sent = self.shared.outbox.send(message.into()).await;
         sent.map_err(|_| Failure::Unsent(self.shared.life.reason()))
     }
 
     /// Sends what the child is owed, as far as it reads.
     pub(super) fn send_back(&self, replies: Vec<Bytes>) {
         for reply in replies {
-            if self.shared.outbox.try_send(reply).is_err() {
+            if self.shared.outbox.try_send(reply.into()).is_err() {
                 self.shared.ear.vitals.dropped();
             }
         }
@@ -172,7 +193,7 @@ impl Wire {
     }
 
     /// The child's number, if it has one, and the last of its standard error.
-    pub(super) fn child(&self) -> (Option<u32>, Tail) {
+    pub(super) fn child(&self) -> (Option<Number>, Tail) {
         (self.shared.process, self.shared.tail.clone())
     }
 
@@ -193,14 +214,14 @@ impl Wire {
 /// An open request. Dropping it while it is open tells the child.
 struct Open {
     claim: Claim,
-    farewell: Option<mpsc::OwnedPermit<Bytes>>,
+    farewell: Option<mpsc::OwnedPermit<Outbound>>,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         let Some(place) = self.farewell.take() else { return };
         if self.claim.is_open() {
-            place.send(cancelled(self.claim.id()));
+            place.send(cancelled(self.claim.id()).into());
         }
     }
 }
@@ -212,7 +233,7 @@ struct Reader {
     lines: Lines,
     inbox: Inbox,
     /// Weak: the writer ends when nobody else sends any more.
-    outbox: mpsc::WeakSender<Bytes>,
+    outbox: mpsc::WeakSender<Outbound>,
     junk: Arc<JunkLines>,
     /// How many bytes came before the first message.
     preface: usize,
@@ -270,7 +291,7 @@ impl Reader {
         }
         for reply in replies {
             // Full means that the child does not read its own answers.
-            if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(reply).is_err()) {
+            if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(reply.into()).is_err()) {
                 self.inbox.ear.vitals.dropped();
             }
         }
@@ -282,12 +303,13 @@ impl Reader {
 /// child.
 async fn write(
     mut stdin: Box<dyn AsyncWrite + Send + Unpin>,
-    mut lines: mpsc::Receiver<Bytes>,
+    mut lines: mpsc::Receiver<Outbound>,
     closing: CancellationToken,
     broken: CancellationToken,
 ) {
     let work = async {
-        while let Some(line) = lines.recv().await {
+        // Its place is held until it is written.
+        while let Some(Outbound { line, _place }) = lines.recv().await {
             let mut framed = BytesMut::with_capacity(line.len() + 1);
             framed.extend_from_slice(&line);
             framed.extend_from_slice(b"\n");

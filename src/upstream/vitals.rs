@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::breaker::{self, Breaker, Pass, Position, Strike, Verdict};
 use super::child::Tail;
+use super::dial::Number;
 use super::report::{CallEnd, Counts, LastList, Report, State};
 use super::wire::Failure;
 use super::{Error, Listing, Status};
@@ -37,7 +38,7 @@ struct Facts {
     /// Since when its status is what it is.
     since: Instant,
     /// The child that was started last, and what it says on standard error.
-    child: Option<(Option<u32>, Tail)>,
+    child: Option<(Option<Number>, Tail)>,
     failures: u32,
     next_try: Option<Instant>,
     lists: [Option<LastList>; 4],
@@ -124,7 +125,7 @@ impl Vitals {
     }
 
     /// Its child was started.
-    pub(super) fn child_started(&self, process: Option<u32>, tail: Tail) {
+    pub(super) fn child_started(&self, process: Option<Number>, tail: Tail) {
         self.lock().child = Some((process, tail));
     }
 
@@ -161,6 +162,7 @@ impl Vitals {
             let process = facts.child.as_ref().and_then(|(process, _)| *process);
             (facts.since, process, facts.failures, facts.next_try, facts.lists)
         };
+        let process = process.map(Number::now);
         let (mut about, mut reason) = (None, None);
         let mut until = next_try;
         let state = match status {

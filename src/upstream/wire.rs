@@ -171,6 +171,8 @@ pub(super) enum Failure {
         names_it: bool,
         retry_after: Option<Duration>,
     },
+    /// The request was never written: the server does not read, and too many wait for that already.
+    Deaf,
     /// The connection ended before the answer was there.
     Broke(String),
     /// There was no answer within this time.
@@ -217,6 +219,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Unsent(reason) | Failure::Stale(reason) => Self::Unavailable(reason),
+            Failure::Deaf => Self::Unavailable("it does not read what it is sent".into()),
             Failure::Broke(reason) => Self::Broke(reason),
             Failure::TimedOut(time) => Self::TimedOut(time),
             Failure::TooLarge(limit) => Self::TooLarge(limit),

@@ -532,10 +532,94 @@ async fn a_body_that_stops_arriving_is_broken() {
     let (body, events) = arriving(&mut world, LEGACY, head).await;
     let start = Instant::now();
     assert!(body.collect(usize::MAX).await.is_err());
-    assert_eq!(start.elapsed().as_secs(), 60);
+    assert_eq!(start.elapsed().as_secs(), 30);
     events.closed().await;
     world.finish().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn f11_a_body_that_drips_ends_its_call_as_a_broken_one() {
+    for is_stream in [false, true] {
+        let mut world = World::http(Era::Modern).await;
+        let running = Running::start(&world, call(MODERN));
+        let request = world.post().await;
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"text":""#, request.id());
+        let (events, text) = match is_stream {
+            true => (request.events(), format!("data: {text}")),
+            false => (request.pieces(), text),
+        };
+        // Ten bytes a second, from half a minute on: until something has come there is no pace.
+        let drip = world.tasks.spawn(async move {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            events.raw(text);
+            let dripping = async {
+                loop {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    events.raw("x".repeat(10));
+                }
+            };
+            tokio::select! {
+                () = dripping => {}
+                () = events.closed() => {}
+            }
+        });
+        let start = Instant::now();
+        let error = running.end().await.expect_err("it is broken");
+        assert!(matches!(&error, Error::Broke(reason) if reason.contains("1 KiB")), "{error}");
+        assert_eq!(start.elapsed().as_secs(), 50);
+        drip.await.expect("the connection is closed");
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f11_who_thinks_says_how_far_it_is_or_is_slow_but_not_too_slow_is_waited_for() {
+    let mut settings = settings(Over::Http);
+    settings.timeouts.call = Duration::from_secs(3_600);
+    settings.timeouts.call_max = Duration::from_secs(7_200);
+    let mut world = World::opened_http(settings, Era::Modern).await;
+    // White space, comments, progress in pieces, a place to come back to: minutes apart.
+    for before in ["\n", ": still there\n\n", ": half a ", "id: 7\n", PROGRESS] {
+        let running = Running::start(&world, call(MODERN));
+        let request = world.post().await;
+        let id = request.id();
+        let events = match before {
+            "\n" => request.pieces(),
+            _ => request.events(),
+        };
+        for _ in 0..5 {
+            events.raw(before);
+            tokio::time::sleep(Duration::from_secs(300)).await;
+        }
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+        match before {
+            "\n" => events.raw(answer),
+            _ => events.raw(format!("\n\ndata: {answer}\n\n")),
+        }
+        drop(events);
+        assert_eq!(running.end().await.expect("a reply"), "{}", "{before:?}");
+    }
+    // 2 KiB a second for ten minutes, handed on or read whole.
+    for caller in [MODERN, LEGACY] {
+        let running = Running::start(&world, call(caller));
+        let request = world.post().await;
+        let id = request.id();
+        let events = request.pieces();
+        events.raw(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":""#));
+        world.tasks.spawn(async move {
+            for _ in 0..300 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                events.raw("x".repeat(2048));
+            }
+            events.raw("\"}}");
+        });
+        assert_eq!(running.end().await.expect("a reply").len(), 300 * 2048 + 8);
+    }
+    world.finish().await;
+}
+
+/// Progress that nobody asked for, which says nothing.
+const PROGRESS: &str = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":1,\"progress\":1}}\n\n";
 
 #[tokio::test(start_paused = true)]
 async fn a_large_reply_to_a_client_of_the_other_era_is_whole() {
