@@ -25,8 +25,6 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use super::dial::{Child, Command, Dial, Process, Stream};
 use super::{shim, spawner};
 
-/// How long each address of a server may take to accept.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a name may take to be looked up.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a TLS handshake may take.
@@ -63,7 +61,7 @@ impl Host {
         self.tls.get_or_init(tls_connector).as_ref().map_err(|text| io::Error::other(text.clone()))
     }
 
-    async fn open(&self, url: &Uri) -> io::Result<Box<dyn Stream>> {
+    async fn open(&self, url: &Uri, time: Duration) -> io::Result<Box<dyn Stream>> {
         let host = url.host().ok_or_else(|| io::Error::other("the URL names no host"))?;
         let is_tls = url.scheme_str() == Some("https");
         let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
@@ -71,7 +69,7 @@ impl Host {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let unreachable =
             |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
-        let stream = connect(host, port).await.map_err(unreachable)?;
+        let stream = connect(host, port, time).await.map_err(unreachable)?;
         if !is_tls {
             return Ok(Box::new(stream));
         }
@@ -85,8 +83,12 @@ impl Host {
 }
 
 impl Dial for Host {
-    fn connect<'a>(&'a self, url: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
-        self.open(url).boxed()
+    fn connect<'a>(
+        &'a self,
+        url: &'a Uri,
+        time: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        self.open(url, time).boxed()
     }
 
     fn spawn(&self, command: &Command) -> io::Result<Child> {
@@ -139,13 +141,13 @@ impl Dial for Host {
     }
 }
 
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+async fn connect(host: &str, port: u16, time: Duration) -> io::Result<TcpStream> {
     let late = |what: &'static str| move |_| io::Error::new(io::ErrorKind::TimedOut, what);
     let lookup = timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((host, port))).await;
     let addresses = lookup.map_err(late("looking its name up took too long"))?;
     let mut last = io::Error::other("its name has no address");
     for address in addresses?.take(MAX_ADDRESSES) {
-        let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+        let connected = timeout(time, TcpStream::connect(address)).await;
         match connected.map_err(late("connecting took too long")).flatten() {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
@@ -398,12 +400,12 @@ mod tests {
         let port = listener.local_addr().expect("bound").port();
         let url: Uri = format!("http://127.0.0.1:{port}/mcp").parse().expect("a URL");
         let host = Host::new();
-        let (ours, theirs) = tokio::join!(host.connect(&url), listener.accept());
+        let (ours, theirs) = tokio::join!(host.connect(&url, CONNECT), listener.accept());
         ours.expect("connected").write_all(b"x").await.expect("written");
         let mut read = [0];
         theirs.expect("accepted").0.read_exact(&mut read).await.expect("read");
         drop(listener);
-        let refused = host.connect(&url).await.map(|_| ()).expect_err("nobody listens");
+        let refused = host.connect(&url, CONNECT).await.map(|_| ()).expect_err("nobody listens");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 
@@ -411,7 +413,7 @@ mod tests {
     async fn a_silent_connection_is_probed() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let stream = super::connect("127.0.0.1", port).await.expect("connected");
+        let stream = super::connect("127.0.0.1", port, CONNECT).await.expect("connected");
         assert!(sockopt::socket_keepalive(&stream).expect("an option"));
         assert_eq!(sockopt::tcp_keepidle(&stream).expect("an option"), KEEP_ALIVE_AFTER);
     }
@@ -423,10 +425,12 @@ mod tests {
         let url: Uri = format!("https://127.0.0.1:{port}/mcp").parse().expect("a URL");
         let host = Host::new();
         let hang_up = async { drop(listener.accept().await) };
-        let (refused, ()) = tokio::join!(host.connect(&url), hang_up);
+        let (refused, ()) = tokio::join!(host.connect(&url, CONNECT), hang_up);
         let refused = refused.map(|_| ()).expect_err("no TLS there").to_string();
         assert!(refused.starts_with("TLS: "), "{refused}");
     }
+
+    const CONNECT: Duration = Duration::from_secs(2);
 
     /// A legacy server in a few lines of shell: it answers by method, under the id that was sent.
     const SERVER: &str = r#"
@@ -444,12 +448,35 @@ mod tests {
         done
     "#;
 
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn connecting_takes_no_longer_than_it_may() {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+        // The kernel takes one or two that nobody accepts; who comes then hears nothing.
+        let listener = socket.listen(1).expect("it listens");
+        let port = listener.local_addr().expect("an address").port();
+        let (mut taken, time) = (Vec::new(), Duration::from_millis(300));
+        let (refused, took) = loop {
+            let began = std::time::Instant::now();
+            match super::connect("127.0.0.1", port, time).await {
+                Ok(stream) => taken.push(stream),
+                Err(error) => break (error, began.elapsed()),
+            }
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut, "{refused}");
+        assert!((1..9).contains(&taken.len()) && took >= time && took < 10 * time, "{took:?}");
+    }
+
     #[tokio::test]
     async fn a_real_child_is_an_upstream() {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let mut settings = settings(Over::Stdio);
         settings.source = Source::Process(sh(SERVER));
-        let upstream = Upstream::start(settings, Arc::new(Host::new()), &tasks, stop.clone());
+        let upstream = {
+            let (dial, budget) = (Arc::new(Host::new()), crate::budget::Budget::new(1 << 20));
+            Upstream::start(settings, dial, &budget, &tasks, stop.clone())
+        };
         let mut status = upstream.status();
         let settled = status.wait_for(|status| !matches!(status, Status::Starting)).await;
         assert!(matches!(&*settled.expect("alive"), Status::Up(_)));
