@@ -376,7 +376,11 @@ impl Client {
 struct Behind(TaskTracker);
 
 impl Dial for Behind {
-    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn connect<'a>(
+        &'a self,
+        _: &'a Uri,
+        _: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         let (ours, theirs) = tokio::io::duplex(64 * 1_024);
         let service = service_fn(|request| async { Ok::<_, Infallible>(serve(request).await) });
         let serving = hyper::server::conn::http1::Builder::new()

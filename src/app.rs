@@ -97,8 +97,11 @@ impl App {
         let leaving = CancellationToken::new();
         let (doors, stop_doors) = (TaskTracker::new(), CancellationToken::new());
         let (upstreams, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
+        let mut settings = settings::downstream(config);
+        let budget = settings.held.budget.clone();
         let start = |settings| {
-            Upstream::start(settings, Arc::clone(&dial), &upstreams, stop_upstreams.clone())
+            let (dial, stop) = (Arc::clone(&dial), stop_upstreams.clone());
+            Upstream::start(settings, dial, &budget, &upstreams, stop)
         };
         let gateway = Gateway::open(
             Policy::new(settings::policy(config)),
@@ -112,7 +115,6 @@ impl App {
             &upstreams,
             &stop_upstreams,
         );
-        let mut settings = settings::downstream(config);
         let (log_task, stop_log) = (TaskTracker::new(), CancellationToken::new());
         if let Some((audit, writer)) = log {
             settings.audit = audit;

@@ -2,7 +2,8 @@
 //! waits to be read.
 //!
 //! A [`Held`] is somebody's part of it and returns when it is dropped; a text that [`Held::around`] has wrapped returns
-//! it with its last byte. As the budget fills up, less and less is allowed ([`Stage`]); what is small always fits, so
+//! it with its last byte. What is put together piece by piece is a [`Growing`], which asks for nothing while it is
+//! small. As the budget fills up, less and less is allowed ([`Stage`]); what is small always fits, so
 //! that a house under pressure can still be asked, told and stopped.
 //!
 //! Knows nothing of: whose bytes these are, and what is done at which stage.
@@ -44,9 +45,45 @@ pub struct Held {
     bytes: usize,
 }
 
+/// What takes more and more of the budget until it is whole. It returns when dropped, or with the last who has the
+/// whole.
+#[derive(Debug)]
+pub struct Growing {
+    budget: Budget,
+    /// From the moment on when it is not small any more.
+    held: Option<Held>,
+}
+
 /// There is no room at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRoom;
+
+/// Why a text is not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unheld {
+    /// It is larger than this many bytes.
+    #[error("more than {0} bytes")]
+    TooLarge(usize),
+    /// There is no room for it at the moment.
+    #[error("more than there is room for at the moment")]
+    NoRoom,
+}
+
+/// How much a text may have that is held until it is whole, and what it counts against. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Allowance {
+    /// In bytes.
+    pub limit: usize,
+    /// For all texts together.
+    pub budget: Budget,
+}
+
+impl Allowance {
+    /// For a text of at most so many bytes that counts together with no other.
+    pub fn alone(limit: usize) -> Self {
+        Self { limit, budget: Budget::new(usize::MAX) }
+    }
+}
 
 /// A text, and what it takes of the budget.
 struct Text {
@@ -83,6 +120,11 @@ impl Budget {
         Ok(held.around(text))
     }
 
+    /// The same, where a small one does not count: there are only so many of them.
+    pub fn keep_large(&self, text: Bytes) -> Result<Bytes, NoRoom> {
+        if text.len() > SMALL_BYTES { self.keep(text) } else { Ok(text) }
+    }
+
     /// How many bytes are held.
     pub fn held(&self) -> usize {
         self.0.held.load(Ordering::Relaxed)
@@ -117,6 +159,13 @@ impl Held {
         Bytes::from_owner(Text { text, _held: self })
     }
 
+    /// Gives back what is more than this.
+    fn shrink(&mut self, bytes: usize) {
+        let surplus = self.bytes.saturating_sub(bytes);
+        self.bytes -= surplus;
+        self.shared.give_back(surplus);
+    }
+
     fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
         let before = self.shared.held.fetch_add(bytes, Ordering::Relaxed);
@@ -126,12 +175,52 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let before = self.shared.held.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.shared.tell(before, before.saturating_sub(self.bytes));
+        self.shared.give_back(self.bytes);
+    }
+}
+
+impl Growing {
+    /// Nothing is there yet.
+    pub fn new(budget: &Budget) -> Self {
+        Self { budget: budget.clone(), held: None }
+    }
+
+    /// So many bytes are there by now. What is small is not even counted; beyond that room is asked for, some of it
+    /// ahead, so that many small pieces do not ask each time.
+    pub fn reach(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        if bytes <= SMALL_BYTES {
+            return Ok(());
+        }
+        let held = self.held.get_or_insert_with(|| self.budget.hold());
+        match bytes.checked_sub(held.bytes) {
+            None | Some(0) => Ok(()),
+            Some(more) => held.grow(more.max(AHEAD_BYTES)),
+        }
+    }
+
+    /// The whole is there: what it takes is bound to it, and the next one begins.
+    pub fn bind(&mut self, whole: Bytes) -> Bytes {
+        match self.held.take() {
+            Some(mut held) if whole.len() > SMALL_BYTES => {
+                held.shrink(whole.len());
+                held.around(whole)
+            }
+            _ => whole,
+        }
+    }
+
+    /// What was there has been dropped.
+    pub fn clear(&mut self) {
+        self.held = None;
     }
 }
 
 impl Shared {
+    fn give_back(&self, bytes: usize) {
+        let before = self.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.tell(before, before.saturating_sub(bytes));
+    }
+
     fn stage_at(&self, held: usize) -> Stage {
         let at_least = |percent: usize| held >= self.limit / 100 * percent;
         match () {
@@ -155,6 +244,9 @@ impl Shared {
 
 /// What is no larger always fits: most messages, and there are only so many connections to bring them.
 pub const SMALL_BYTES: usize = 16 * 1024;
+
+/// How much what grows asks for at a time.
+const AHEAD_BYTES: usize = 64 * 1024;
 
 /// Where the stages begin, in percent.
 const TIGHT: usize = 85;
@@ -211,6 +303,41 @@ mod tests {
         assert!(stages.has_changed().expect("it is there"));
         drop((held, small));
         assert_eq!(*stages.borrow_and_update(), Stage::Easy);
+    }
+
+    #[test]
+    fn what_grows_asks_for_nothing_while_it_is_small_and_seldom_afterwards() {
+        let budget = Budget::new(1000 * KIB);
+        let mut growing = Growing::new(&budget);
+        for (reached, held) in [(1, 0), (16, 0), (17, 64), (64, 64), (65, 128), (300, 300)] {
+            assert_eq!(
+                (growing.reach(reached * KIB), budget.held()),
+                (Ok(()), held * KIB),
+                "{reached}"
+            );
+        }
+        let whole = growing.bind(Bytes::from(vec![b'x'; 290 * KIB]));
+        assert_eq!(budget.held(), 290 * KIB, "no more than it is");
+        let part = whole.slice(..1);
+        drop(whole);
+        assert_eq!(growing.reach(20 * KIB), Ok(()), "the next one");
+        assert_eq!(budget.held(), 354 * KIB);
+        drop(part);
+        growing.clear();
+        assert_eq!(budget.held(), 0);
+        assert_eq!(growing.reach(20 * KIB), Ok(()));
+        drop(growing.bind(Bytes::from_static(b"it was an empty wrapper")));
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn what_grows_finds_no_room_once_it_is_spent_unless_it_stays_small() {
+        let budget = Budget::new(1000 * KIB);
+        let _others = budget.keep(Bytes::from(vec![0; 940 * KIB])).expect("room");
+        let mut growing = Growing::new(&budget);
+        assert_eq!(growing.reach(16 * KIB), Ok(()));
+        assert_eq!(growing.reach(17 * KIB), Err(NoRoom));
+        assert_eq!(budget.held(), 940 * KIB);
     }
 
     #[test]

@@ -45,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::Audit;
-use crate::budget::Budget;
+use crate::budget::{Allowance, Budget};
 use crate::gateway::{Gateway, Generation, Guest};
 use crate::policy::{Arrival, Refusal};
 pub use bounds::{PerClient, Timeouts};
@@ -72,8 +72,9 @@ pub struct Settings {
     pub allowed_origins: Vec<Origin>,
     /// The largest message from a client, in bytes.
     pub max_body: usize,
-    /// The largest reply that is held in memory because it has to be read, in bytes.
-    pub max_reply: usize,
+    /// The largest reply that is held in memory because it has to be read or goes out whole, and what all that is held
+    /// counts against.
+    pub held: Allowance,
     /// The revisions that are served.
     pub versions: Versions,
     /// Whether the deprecated HTTP+SSE pair is served beside the endpoint.
@@ -93,8 +94,6 @@ pub struct Settings {
     pub max_head: usize,
     /// The most fields in it.
     pub max_headers: usize,
-    /// How many bytes are held for all clients together.
-    pub max_buffered: usize,
     /// How long a client may take.
     pub timeouts: Timeouts,
     /// What one client may have at a time.
@@ -111,7 +110,7 @@ impl Default for Settings {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             max_body: MAX_BODY_BYTES,
-            max_reply: MAX_REPLY_BYTES,
+            held: Allowance { limit: MAX_REPLY_BYTES, budget: Budget::new(MAX_BUFFERED_BYTES) },
             versions: Versions::default(),
             legacy_sse: false,
             resumable: false,
@@ -121,7 +120,6 @@ impl Default for Settings {
             sse_keepalive: SSE_KEEPALIVE,
             max_head: MAX_HEAD_BYTES,
             max_headers: MAX_HEADERS,
-            max_buffered: MAX_BUFFERED_BYTES,
             timeouts: Timeouts::default(),
             per_client: PerClient::default(),
             audit: Audit::off(),
@@ -163,7 +161,7 @@ impl Door {
         let streams = Streams::new(settings.per_client.streams).counted(&meters.streams);
         let (sessions, streams, pairs) = (Arc::new(sessions), Arc::new(streams), Pairs::default());
         let turns = Arc::new(Turns::new(settings.per_client));
-        let budget = Budget::new(settings.max_buffered);
+        let budget = settings.held.budget.clone();
         let is_succeeded = Arc::default();
         Self {
             gateway,
@@ -187,10 +185,11 @@ impl Door {
         self.sessions.limit(sessions);
         self.streams.limit(streams);
         self.turns.limit(settings.per_client);
+        let held = Allowance { budget: self.budget.clone(), ..settings.held };
         Self {
             gateway: Arc::clone(&self.gateway),
             generation,
-            settings: Settings { audit: self.settings.audit.clone(), ..settings },
+            settings: Settings { audit: self.settings.audit.clone(), held, ..settings },
             sessions: Arc::clone(&self.sessions),
             pairs: self.pairs.clone(),
             streams: Arc::clone(&self.streams),

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::budget::{Budget, Growing, Unheld};
+
 /// A comment that keeps a stream alive: no event, nothing for a client to do.
 pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
@@ -25,14 +27,18 @@ pub struct Event {
     /// The stream's last event id, if this event or one before it set one.
     /// Shared by all events behind it, since a server may set a long one and then send many.
     pub id: Option<Arc<str>>,
-    /// The event was larger than allowed: `data` is how it began, and this is how it ended.
-    pub cut: Option<Bytes>,
+    /// Why it is not whole, if it is not; then `data` is how it began.
+    pub cut: Option<Cut>,
 }
 
-/// An event was larger than allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an event of more than {0} bytes")]
-pub struct TooLarge(pub usize);
+/// An event that is not whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// How it ended.
+    pub tail: Bytes,
+    /// Why it was not held.
+    pub why: Unheld,
+}
 
 /// Reads events from bytes as they arrive.
 #[derive(Debug)]
@@ -50,8 +56,10 @@ pub struct Reader {
     retry_ms: Option<u64>,
     /// Whether an event over the limit is cut instead of refused.
     cuts: bool,
-    /// The two ends of the event that is being cut.
-    ends: Option<(Bytes, BytesMut)>,
+    /// The two ends of the event that is being cut, and why it is.
+    ends: Option<(Bytes, BytesMut, Unheld)>,
+    /// What the event takes of a budget, if it counts against one.
+    growing: Option<Growing>,
 }
 
 impl Reader {
@@ -69,7 +77,13 @@ impl Reader {
             retry_ms: None,
             cuts: false,
             ends: None,
+            growing: None,
         }
+    }
+
+    /// The same, where an event that is not small counts against a budget until nobody has its data any more.
+    pub fn counted(self, budget: &Budget) -> Self {
+        Self { growing: Some(Growing::new(budget)), ..self }
     }
 
     /// Reads events, and of one of more than `limit` bytes only its beginning and its end.
@@ -93,7 +107,7 @@ impl Reader {
     }
 
     /// Reads the next bytes and returns the events that they complete.
-    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Vec<Event>, TooLarge> {
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Vec<Event>, Unheld> {
         let mut events = Vec::new();
         while !bytes.is_empty() {
             if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
@@ -112,28 +126,36 @@ impl Reader {
         Ok(events)
     }
 
-    fn hold(&mut self, part: &[u8]) -> Result<(), TooLarge> {
-        if let Some((_, tail)) = &mut self.ends {
+    fn hold(&mut self, part: &[u8]) -> Result<(), Unheld> {
+        if let Some((_, tail, _)) = &mut self.ends {
             keep_end(tail, part);
             // All that is left to know of the line is whether it is empty.
             self.line.extend_from_slice(&part[..part.len().min(1)]);
             return Ok(());
         }
         self.line.extend_from_slice(part);
-        if self.line.len() + self.data.len() <= self.limit {
+        let size = self.line.len() + self.data.len();
+        let why = if size > self.limit {
+            Unheld::TooLarge(self.limit)
+        } else if self.growing.as_mut().is_some_and(|growing| growing.reach(size).is_err()) {
+            Unheld::NoRoom
+        } else {
             return Ok(());
-        }
+        };
         if !self.cuts {
-            return Err(TooLarge(self.limit));
+            return Err(why);
         }
         let line = self.line.strip_prefix(b"data:").unwrap_or(&self.line).trim_ascii_start();
         let begun = if self.data.is_empty() { line } else { &self.data };
         let head = Bytes::copy_from_slice(&begun[..begun.len().min(END_BYTES)]);
         let mut tail = BytesMut::new();
         keep_end(&mut tail, &self.line);
-        self.ends = Some((head, tail));
+        self.ends = Some((head, tail, why));
         // Anew, and not cleared: the memory goes, too.
         (self.line, self.data) = (BytesMut::from(&b"."[..]), BytesMut::new());
+        if let Some(growing) = &mut self.growing {
+            growing.clear();
+        }
         Ok(())
     }
 
@@ -183,10 +205,14 @@ impl Reader {
 
     fn end_event(&mut self) -> Option<Event> {
         let name = std::mem::take(&mut self.name);
-        let data = self.data.split().freeze();
+        let mut data = self.data.split().freeze();
         let has_data = std::mem::take(&mut self.has_data);
-        if let Some((data, tail)) = self.ends.take() {
-            return Some(Event { name, data, id: self.id.clone(), cut: Some(tail.freeze()) });
+        if let Some((data, tail, why)) = self.ends.take() {
+            let cut = Some(Cut { tail: tail.freeze(), why });
+            return Some(Event { name, data, id: self.id.clone(), cut });
+        }
+        if let Some(growing) = &mut self.growing {
+            data = growing.bind(data);
         }
         has_data.then(|| Event { name, data, id: self.id.clone(), cut: None })
     }
@@ -307,7 +333,7 @@ mod tests {
     #[test]
     fn an_event_over_the_limit_is_an_error() {
         let mut reader = Reader::new(10);
-        assert_eq!(reader.feed(b"data: 0123456789"), Err(TooLarge(10)));
+        assert_eq!(reader.feed(b"data: 0123456789"), Err(Unheld::TooLarge(10)));
     }
 
     #[test]
@@ -326,7 +352,7 @@ mod tests {
                     name: "x".into(),
                     data: head.clone().into(),
                     id: id.clone(),
-                    cut: Some(tail.clone().into()),
+                    cut: Some(Cut { tail: tail.clone().into(), why: Unheld::TooLarge(400) }),
                 };
                 let expected = [data("a"), cut, Event { id, ..data("b") }];
                 assert_eq!(events.collect::<Vec<_>>(), expected, "in pieces of {size}");
@@ -354,6 +380,32 @@ mod tests {
     #[test]
     fn a_keep_alive_is_no_event() {
         assert!(read(&String::from_utf8_lossy(KEEP_ALIVE), 100).is_empty());
+    }
+
+    #[test]
+    fn an_event_counts_while_it_is_held_and_one_without_room_is_cut_or_refused() {
+        let budget = Budget::new(1 << 20);
+        let large = [b"data: ", &[b'x'; 100_000][..], b"\n\n"].concat();
+        let mut reader = Reader::new(1 << 20).counted(&budget);
+        for piece in large[..50_000].chunks(1_000) {
+            assert_eq!(reader.feed(piece), Ok(vec![]));
+        }
+        assert!((50_000..50_000 + 64 * 1024).contains(&budget.held()));
+        let events = reader.feed(&large[50_000..]).expect("there is room");
+        assert_eq!((events.len(), budget.held()), (1, 100_000));
+        drop(events);
+        assert_eq!(budget.held(), 0);
+
+        let others = budget.keep(vec![0; 1_000_000].into()).expect("room");
+        assert_eq!(reader.feed(&large), Err(Unheld::NoRoom));
+        let mut reader = Reader::cutting(1 << 20).counted(&budget);
+        let both = [&large[..], b"data: small\n\n"].concat();
+        let events = reader.feed(&both).expect("nothing fails");
+        let told: Vec<_> =
+            events.iter().map(|it| (it.data.len(), it.cut.as_ref().map(|cut| cut.why))).collect();
+        assert_eq!(told, [(END_BYTES, Some(Unheld::NoRoom)), (5, None)]);
+        drop(others);
+        assert_eq!(budget.held(), 0);
     }
 
     proptest! {

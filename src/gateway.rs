@@ -34,9 +34,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::Record;
+use crate::budget::Unheld;
 use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
 use crate::guard::{self, Guard, Unfit};
-use crate::mcp::call::{Ask, Call, Caller, Client, Method, Owner};
+use crate::mcp::call::{Ask, Call, Caller, Client, Method, Owner, Uncollected};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
@@ -359,9 +360,10 @@ impl Guest {
         }
         let watch =
             self.generation.sentries.guard.watch(name, call.method, target.kind, &target.key);
-        let watch = watch.map(|watch| Box::new((watch, self.record.clone())));
         let upstream = self.generation.upstream(name);
-        let counting = self.gateway.meters.begin_call(upstream.calls(), call.method);
+        let watched = |watch| Box::new((watch, self.record.clone(), upstream.allowance()));
+        let watch = watch.map(watched);
+        let counting = self.gateway.meters.begin_call(call.method);
         let called = upstream.call(call).await;
         counting.end(&called);
         match called {
@@ -403,7 +405,14 @@ fn unfit(upstream: &UpstreamName, unfit: Unfit, record: &Record) -> Fault {
             record.refused_by(GUARD);
             Fault::Refused { upstream: upstream.clone(), found }
         }
-        Unfit::Broken(broken) => fault(upstream, upstream::Error::Broke(broken.0)),
+        Unfit::Uncollected(why) => fault(
+            upstream,
+            match why {
+                Uncollected::Broken(broken) => upstream::Error::Broke(broken.0),
+                Uncollected::Unheld(Unheld::TooLarge(limit)) => upstream::Error::TooLarge(limit),
+                Uncollected::Unheld(Unheld::NoRoom) => upstream::Error::NoRoom,
+            },
+        ),
     }
 }
 

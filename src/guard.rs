@@ -24,9 +24,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::budget::Allowance;
 use crate::json::{self, Object};
 use crate::mcp::arguments::Declared;
-use crate::mcp::call::{Body, Broken, Method, Outcome, Reply};
+use crate::mcp::call::{Body, Method, Outcome, Reply, Uncollected};
 use crate::mcp::item::{Flaw, Item};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -141,8 +142,8 @@ impl fmt::Display for Findings {
 pub enum Unfit {
     /// The rules refuse it.
     Refused(Findings),
-    /// Its upstream broke off before it was whole.
-    Broken(Broken),
+    /// It is not there as a whole.
+    Uncollected(Uncollected),
 }
 
 /// The rules of all upstreams, and what has been found.
@@ -310,11 +311,16 @@ impl fmt::Debug for Watch {
 
 impl Watch {
     /// Looks at the reply, which has to be whole for it; tells what was found in what is passed on.
-    pub async fn look(&self, reply: Reply) -> Result<(Reply, Findings), Unfit> {
+    pub async fn look(
+        &self,
+        reply: Reply,
+        allowed: &Allowance,
+    ) -> Result<(Reply, Findings), Unfit> {
         let Reply { era, outcome } = reply;
         let (text, is_result) = match outcome {
-            // Its upstream's largest message bounds it.
-            Outcome::Result(body) => (body.collect(usize::MAX).await.map_err(Unfit::Broken)?, true),
+            Outcome::Result(body) => {
+                (body.collect(allowed).await.map_err(Unfit::Uncollected)?, true)
+            }
             Outcome::Error(error) => (error, false),
         };
         let (text, findings) = self.judge(text, is_result)?;

@@ -147,6 +147,11 @@ impl Object {
         self.members.iter().map(|member| self.key_of(member))
     }
 
+    /// How many bytes of text it keeps, whatever was set or taken since.
+    pub fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
     /// Gives a member a new value, in place if it is there and at the end if it is not.
     ///
     /// `value` must be JSON text.

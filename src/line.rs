@@ -8,6 +8,8 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use crate::budget::{Budget, Growing};
+
 /// Cuts bytes into lines.
 #[derive(Debug)]
 pub struct Lines {
@@ -15,17 +17,21 @@ pub struct Lines {
     /// How far `held` has been searched for a line feed.
     searched: usize,
     limit: usize,
-    /// Inside a line that was too long: drop everything up to its end.
+    /// Inside a line that was told too early: drop everything up to its end.
     skipping: bool,
+    /// What the line takes of a budget, if it counts against one.
+    growing: Option<Growing>,
 }
 
-/// A line, or the news that one was too long.
+/// A line, or the news that one is not to be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
     /// A line without its end.
     Whole(Bytes),
     /// A line over the limit; it is skipped. Its first bytes, at most 4 KiB, to tell what it was.
     TooLong(Bytes),
+    /// A line for which the budget has no room; it is skipped. Its first bytes, likewise.
+    NoRoom(Bytes),
 }
 
 /// How much of a line that is too long is told.
@@ -34,7 +40,12 @@ const HEAD_BYTES: usize = 4_096;
 impl Lines {
     /// Cuts lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { held: BytesMut::new(), searched: 0, limit, skipping: false }
+        Self { held: BytesMut::new(), searched: 0, limit, skipping: false, growing: None }
+    }
+
+    /// The same, where a line that is not small counts against a budget until nobody has it any more.
+    pub fn counted(self, budget: &Budget) -> Self {
+        Self { growing: Some(Growing::new(budget)), ..self }
     }
 
     /// Where the next bytes are to be read into. Follow with [`Lines::next_line`] until it is `None`.
@@ -56,11 +67,22 @@ impl Lines {
             if std::mem::take(&mut self.skipping) {
                 continue;
             }
+            let growing = self.growing.as_mut();
+            // It may have come all at once.
+            let has_room = growing.is_none_or(|growing| growing.reach(line.len()).is_ok());
             if line.ends_with(b"\r") {
                 line.truncate(line.len() - 1);
             }
             if line.len() > self.limit {
+                self.forget();
                 return Some(Line::TooLong(head(&line)));
+            }
+            if !has_room {
+                self.forget();
+                return Some(Line::NoRoom(head(&line)));
+            }
+            if let Some(growing) = &mut self.growing {
+                line = growing.bind(line);
             }
             if !line.iter().all(u8::is_ascii_whitespace) {
                 return Some(Line::Whole(line));
@@ -73,14 +95,32 @@ impl Lines {
         if self.skipping {
             self.held.clear();
             self.searched = 0;
-        } else if self.held.strip_suffix(b"\r").unwrap_or(&self.held).len() > self.limit {
-            self.skipping = true;
-            let head = head(&self.held);
-            self.held.clear();
-            self.searched = 0;
-            return Some(Line::TooLong(head));
+            return None;
         }
-        None
+        let growing = self.growing.as_mut();
+        let told = if self.held.strip_suffix(b"\r").unwrap_or(&self.held).len() > self.limit {
+            Line::TooLong
+        } else if growing.is_some_and(|growing| growing.reach(self.held.len()).is_err()) {
+            Line::NoRoom
+        } else {
+            return None;
+        };
+        self.skipping = true;
+        let head = head(&self.held);
+        // Anew where it is counted, and not cleared: the memory goes, too.
+        match &self.growing {
+            Some(_) => self.held = BytesMut::new(),
+            None => self.held.clear(),
+        }
+        self.searched = 0;
+        self.forget();
+        Some(told(head))
+    }
+
+    fn forget(&mut self) {
+        if let Some(growing) = &mut self.growing {
+            growing.clear();
+        }
     }
 }
 
@@ -126,6 +166,36 @@ mod tests {
         assert_eq!(cut(4, &[b"abcd", b"\n"]), [whole("abcd")]);
         assert_eq!(cut(4, &[b"abcd\r\n"]), [whole("abcd")]);
         assert_eq!(cut(4, &[b"abcd\r", b"\n"]), [whole("abcd")]);
+    }
+
+    #[test]
+    fn a_line_counts_while_it_is_held_and_one_without_room_is_told_once() {
+        let budget = Budget::new(1 << 20);
+        let mut lines = Lines::new(1 << 20).counted(&budget);
+        let large = [b'x'; 100_000];
+        lines.buffer().extend_from_slice(&large);
+        assert_eq!((lines.next_line(), budget.held()), (None, 100_000));
+        lines.buffer().extend_from_slice(b"\nsmall\n");
+        let line = lines.next_line();
+        assert!(matches!(&line, Some(Line::Whole(line)) if line.len() == large.len()));
+        assert_eq!((lines.next_line(), budget.held()), (Some(whole("small")), 100_000));
+        drop(line);
+        assert_eq!((lines.next_line(), budget.held()), (None, 0));
+
+        let others = budget.keep(vec![0; 1_000_000].into()).expect("room");
+        let head = Bytes::copy_from_slice(&large[..HEAD_BYTES]);
+        for pieces in
+            [&[&large[..], &large, b"\nsmall\n"][..], &[&[&large[..], b"\nsmall\n"].concat()]]
+        {
+            let mut told = Vec::new();
+            for piece in pieces {
+                lines.buffer().extend_from_slice(piece);
+                told.extend(std::iter::from_fn(|| lines.next_line()));
+            }
+            assert_eq!(told, [Line::NoRoom(head.clone()), whole("small")]);
+        }
+        drop(others);
+        assert_eq!(budget.held(), 0);
     }
 
     proptest! {

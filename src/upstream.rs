@@ -38,6 +38,7 @@ pub mod meter;
 mod modern;
 mod opener;
 mod pace;
+mod passing;
 mod pauses;
 mod pool;
 mod probe;
@@ -233,6 +234,8 @@ pub enum Transport {
 /// How long things may take.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timeouts {
+    /// Connecting to one address of a server on the network.
+    pub connect: Duration,
     /// From its start until it is ready.
     pub startup: Duration,
     /// One list, through all its pages.
@@ -247,11 +250,16 @@ pub struct Timeouts {
     pub gather: Duration,
     /// How long nobody has used one that is lazy until it is stopped; `None`: it is not.
     pub idle: Option<Duration>,
+    /// How long a child may take to leave once its standard input is closed; then it gets SIGTERM.
+    pub stop: Duration,
+    /// How long it may take from then on; then it gets SIGKILL.
+    pub terminate: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
+            connect: Duration::from_secs(2),
             startup: Duration::from_secs(60),
             list: Duration::from_secs(10),
             call: Duration::from_secs(60),
@@ -259,6 +267,8 @@ impl Default for Timeouts {
             reset_on_progress: true,
             gather: Duration::from_millis(5),
             idle: None,
+            stop: Duration::from_secs(2),
+            terminate: Duration::from_secs(3),
         }
     }
 }
@@ -289,12 +299,18 @@ impl Default for Retry {
 pub struct Limits {
     /// Calls in flight; by default 64, and 256 towards a `url`.
     pub concurrency: usize,
+    /// Calls that wait for that; further ones are refused at once.
+    pub waiting: usize,
+    /// How long they wait before they are refused.
+    pub wait: Duration,
     /// The largest message, in bytes.
     pub max_message: usize,
     /// The longest list, in items.
     pub max_items: usize,
     /// The longest list, in pages.
     pub max_pages: usize,
+    /// The longest list, in bytes; the page that exceeds it is its last.
+    pub max_list: usize,
 }
 
 /// How an upstream is doing.
@@ -396,6 +412,9 @@ pub enum Error {
     /// The reply is larger than this many bytes.
     #[error("a message of more than {0} bytes")]
     TooLarge(usize),
+    /// So much is held for everybody that there was no room for the reply. The call may have run.
+    #[error("there is no room for its reply at the moment")]
+    NoRoom,
     /// The upstream asked for what the client did not declare that it can be asked for: this. The call was
     /// cancelled.
     #[error("it asks for what the client did not declare")]

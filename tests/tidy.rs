@@ -28,9 +28,15 @@ const FLOORS: [&[&str]; 7] = [
     &["app", "cli", "config"],
 ];
 
-/// Two floors are not flat: who may use whom there.
-const NEIGHBORS: [(&str, &str); 4] =
-    [("ops", "downstream"), ("app", "config"), ("cli", "app"), ("cli", "config")];
+/// Three floors are not flat: who may use whom there.
+const NEIGHBORS: [(&str, &str); 6] = [
+    ("event_stream", "budget"),
+    ("line", "budget"),
+    ("ops", "downstream"),
+    ("app", "config"),
+    ("cli", "app"),
+    ("cli", "config"),
+];
 
 /// The longest file, its tests not counted.
 const MAX_LINES: usize = 500;
@@ -282,6 +288,60 @@ const FAULTS: &str = "docs/reliability.md";
 /// The rows of faults and goals: a letter, and from where to where. Between them there are none.
 const FAULT_ROWS: [(&str, u32, u32); 6] =
     [("F-", 1, 15), ("F-", 20, 37), ("F-", 40, 52), ("F-", 60, 75), ("F-", 80, 101), ("G", 1, 19)];
+
+/// Where it stands what is bounded, by what, and which tests show it.
+const LIMITS: &str = "docs/limits.md";
+/// How many bounds there are: one that is left out is missed.
+const BOUNDS: usize = 53;
+
+#[test]
+fn every_bound_is_a_key_or_a_constant_that_is_there_and_is_shown_by_a_test_that_is_there() {
+    let page = read("docs/configuration.md");
+    let keys: BTreeSet<_> = page
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .filter_map(|line| line.split('`').nth(1))
+        .collect();
+    let mut tests = BTreeSet::new();
+    for file in ["src", "tests"].iter().flat_map(|folder| rust_files(folder)) {
+        tests.extend(functions(&read(&file)));
+    }
+    let (mut problems, mut bounds) = (Vec::new(), 0);
+    for row in read(LIMITS).lines().filter_map(|line| line.strip_prefix("| ")).skip(1) {
+        let cells: Vec<_> = row.trim_end_matches(" |").split(" | ").collect();
+        let [bound, _, what, shown] = cells[..] else {
+            problems.push(format!("{LIMITS} has a row of {} cells: {row}", cells.len()));
+            continue;
+        };
+        bounds += 1;
+        let quoted = |text: &str| -> Vec<String> {
+            text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+        };
+        let named = quoted(what);
+        match named.last().filter(|last| last.starts_with("src/")) {
+            Some(file) => {
+                let text = read(file);
+                let lost = named.iter().take(named.len() - 1);
+                let lost = lost.filter(|name| !text.contains(&format!("const {name}: ")));
+                problems.extend(lost.map(|name| format!("{bound}: {file} has no constant {name}")));
+            }
+            None => {
+                let lost = named.iter().filter(|key| !keys.contains(key.as_str()));
+                problems.extend(lost.map(|key| format!("{bound}: there is no key {key}")));
+            }
+        }
+        let shown = quoted(shown);
+        let lost = shown.iter().filter(|test| !tests.contains(*test));
+        problems.extend(lost.map(|test| format!("{bound}: there is no test {test}")));
+        if named.is_empty() || shown.is_empty() {
+            problems.push(format!("{bound}: there is no key, no constant or no test"));
+        }
+    }
+    if bounds != BOUNDS {
+        problems.push(format!("{LIMITS} has {bounds} rows, not {BOUNDS}"));
+    }
+    fail_if_any(&problems);
+}
 
 /// The names of all functions of a file.
 fn functions(text: &str) -> Vec<String> {

@@ -55,7 +55,11 @@ async fn close(app: App) {
 struct Nowhere;
 
 impl Dial for Nowhere {
-    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn connect<'a>(
+        &'a self,
+        _: &'a Uri,
+        _: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         async { Err(io::ErrorKind::ConnectionRefused.into()) }.boxed()
     }
 
@@ -137,7 +141,11 @@ const KEYS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","kid":"k","use":"sig","
 struct Provider(TaskTracker);
 
 impl Dial for Provider {
-    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn connect<'a>(
+        &'a self,
+        _: &'a Uri,
+        _: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         let (ours, mut theirs) = tokio::io::duplex(PIPE);
         self.0.spawn(async move {
             let mut head = Vec::new();
@@ -252,7 +260,11 @@ struct Scripted {
 }
 
 impl Dial for Scripted {
-    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn connect<'a>(
+        &'a self,
+        _: &'a Uri,
+        _: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         async { Err(io::ErrorKind::ConnectionRefused.into()) }.boxed()
     }
 

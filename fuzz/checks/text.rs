@@ -96,7 +96,9 @@ pub(super) fn lines(bytes: &[u8]) {
                         assert!(line.len() <= LIMIT && !line.contains(&b'\n'), "{line:?}");
                         (line, true)
                     }
-                    Line::TooLong(head) => (head.slice(..head.len().min(LIMIT)), false),
+                    Line::TooLong(head) | Line::NoRoom(head) => {
+                        (head.slice(..head.len().min(LIMIT)), false)
+                    }
                 });
             }
             // A carriage return may or may not belong to what is too long.

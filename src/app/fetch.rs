@@ -5,6 +5,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -28,7 +29,7 @@ impl Fetch for Fetcher {
 }
 
 async fn fetch(dial: &dyn Dial, url: &Uri, limit: usize) -> Result<Bytes, String> {
-    let stream = dial.connect(url).await.map_err(|error| error.to_string())?;
+    let stream = dial.connect(url, CONNECT).await.map_err(|error| error.to_string())?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     let exchange = pin!(async move {
@@ -53,6 +54,9 @@ async fn fetch(dial: &dyn Dial, url: &Uri, limit: usize) -> Result<Bytes, String
     }
 }
 
+/// How long connecting to one address may take. Nobody waits for it: keys are fetched ahead of their use.
+const CONNECT: Duration = Duration::from_secs(2);
+
 #[cfg(test)]
 mod tests {
     use std::io;
@@ -67,7 +71,11 @@ mod tests {
     struct Says(String);
 
     impl Dial for Says {
-        fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        fn connect<'a>(
+            &'a self,
+            _: &'a Uri,
+            _: Duration,
+        ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
             let (ours, mut theirs) = tokio::io::duplex(1 << 20);
             let text = self.0.clone();
             TaskTracker::new().spawn(async move {

@@ -118,6 +118,7 @@ fn apply(rooms: &Rooms, next: Config) -> Outcome {
     };
     let running = rooms.gateway.upstreams();
     let mut changes = Changes::between(&before, &next);
+    let budget = rooms.door.now().budget().clone();
     let upstreams = next.upstreams.iter().map(|upstream| {
         let settings =
             settings::upstream(upstream, rooms.sole.as_ref(), next.state.catalog_folder());
@@ -127,7 +128,7 @@ fn apply(rooms: &Rooms, next: Config) -> Outcome {
             was => {
                 changes.opened(&upstream.name, was.is_some());
                 let (dial, stop) = (Arc::clone(&rooms.dial), &rooms.stop_upstreams);
-                Upstream::start_after(was, settings, dial, &rooms.upstreams, stop)
+                Upstream::start_after(was, settings, dial, &budget, &rooms.upstreams, stop)
             }
         }
     });

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use hyper::Uri;
 
+use crate::budget::{Allowance, Budget};
 use crate::downstream::era::Versions;
 use crate::downstream::http::Protection;
 use crate::gateway::Sentries;
@@ -175,7 +176,7 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         max_body: server.max_body,
         max_head: server.max_head,
         max_headers: server.max_headers,
-        max_buffered: server.max_buffered,
+        held: Allowance { limit: server.max_reply, budget: Budget::new(server.max_buffered) },
         timeouts: server.timeouts,
         per_client: server.per_client,
         versions: Versions::new(versions).expect(CHECKED),
@@ -279,6 +280,7 @@ public_url = "https://mcp.lan/weir/x"
 allowed_hosts = ["weir.lan"]
 allowed_origins = ["https://app.lan"]
 max_body = "1MiB"
+max_reply = "2MiB"
 max_connections = 11
 [protocol]
 versions = ["2025-06-18"]
@@ -333,13 +335,13 @@ prompts.allow = ["p*"]
 tools.deny = ["t*"]
 resources.allow = ["r*"]
 rename = { "tools/a" = "b" }
-timeouts = { startup = "1s", list = "2s", call = "3s", call_max = "4s", reset_on_progress = false, gather = "5s", idle = "9s" }
+timeouts = { startup = "1s", list = "2s", call = "3s", call_max = "4s", reset_on_progress = false, gather = "5s", idle = "9s", connect = "10s", stop = "11s", terminate = "12s" }
 retry = { backoff = "5s", max_backoff = "6s", jitter = false }
 breaker = { failures = 2, cool_down = "1s", max_cool_down = "2s" }
 lazy = true
 on_down = "hide"
 on_down_grace = "8s"
-limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10 }
+limits = { concurrency = 7, max_message = 8, max_items = 9, max_pages = 10, waiting = 11, wait = "12s", max_list = 13 }
 [upstreams.web]
 url = "http://h/sse"
 headers = { X-Team = "t" }
@@ -357,10 +359,21 @@ transport = "sse"
         let settings = upstream(&config().upstreams[0], None, None);
         let seconds = Duration::from_secs;
         assert_eq!((settings.name.as_str(), settings.era), ("hub", Some(Era::Legacy)));
-        let upstream::Timeouts { startup, list, call, call_max, reset_on_progress, gather, idle } =
-            settings.timeouts;
+        let upstream::Timeouts {
+            connect,
+            startup,
+            list,
+            call,
+            call_max,
+            reset_on_progress,
+            gather,
+            idle,
+            stop,
+            terminate,
+        } = settings.timeouts;
         assert_eq!((settings.lazy, idle), (true, Some(seconds(9))));
         assert_eq!([startup, list, call, call_max, gather], [1, 2, 3, 4, 5].map(seconds));
+        assert_eq!([connect, stop, terminate], [10, 11, 12].map(seconds));
         assert!(!reset_on_progress && !settings.retry.jitter);
         let upstream::Retry { backoff, max_backoff, .. } = settings.retry;
         assert_eq!([backoff, max_backoff], [5, 6].map(seconds));
@@ -371,8 +384,17 @@ transport = "sse"
         };
         assert_eq!(settings.breaker, expected);
         assert_eq!(settings.on_down, upstream::OnDown::Hide { after: seconds(8) });
-        let upstream::Limits { concurrency, max_message, max_items, max_pages } = settings.limits;
+        let upstream::Limits {
+            concurrency,
+            waiting,
+            wait,
+            max_message,
+            max_items,
+            max_pages,
+            max_list,
+        } = settings.limits;
         assert_eq!([concurrency, max_message, max_items, max_pages], [7, 8, 9, 10]);
+        assert_eq!((waiting, wait, max_list), (11, seconds(12), 13));
         let upstream::Source::Process(command) = settings.source else { panic!("a process") };
         assert_eq!((command.program.as_str(), command.args), ("hub", vec!["a".to_owned()]));
         assert_eq!(command.cwd.as_deref(), Some(Path::new("/etc/sub")));
@@ -457,7 +479,7 @@ transport = "sse"
         let hosts = ["weir.lan", "mcp.lan"].map(|host| host.parse().expect("a host"));
         assert_eq!(settings.allowed_hosts, hosts);
         assert_eq!(settings.allowed_origins, ["https://app.lan".parse().expect("an origin")]);
-        assert_eq!(settings.max_body, 1 << 20);
+        assert_eq!((settings.max_body, settings.held.limit), (1 << 20, 2 << 20));
         assert!(settings.versions.has(Revision::V2025_06_18) && !settings.versions.has_modern());
         assert_eq!((settings.legacy_sse, settings.public_prefix.as_str()), (true, "/weir"));
         assert!(settings.resumable);

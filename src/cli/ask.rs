@@ -11,6 +11,7 @@ use super::content::{plain, shown_json};
 use super::failure::Failure;
 use super::house::House;
 use super::{output, waiting};
+use crate::budget::Allowance;
 use crate::gateway::{Fault, Went};
 use crate::json::Object;
 use crate::mcp::call::{Ask, Caller, Method, Outcome};
@@ -71,8 +72,8 @@ pub(super) async fn ask(house: &House, method: Method, params: Object) -> Result
         match reply.outcome {
             Outcome::Error(error) => Err(refused(&key, error)),
             Outcome::Result(body) => {
-                let text = body.collect(MAX_RESULT_BYTES).await;
-                text.map_err(|broken| Failure::Unreachable(broken.to_string()))
+                let text = body.collect(&Allowance::alone(MAX_RESULT_BYTES)).await;
+                text.map_err(|why| Failure::Unreachable(why.to_string()))
             }
         }
     };

@@ -34,6 +34,8 @@ pub struct Server {
     pub max_head: usize,
     /// The most header fields of a request.
     pub max_headers: usize,
+    /// The largest reply that is held because it has to be read, or to go out as a whole, in bytes.
+    pub max_reply: usize,
     /// The most bytes that are held for all clients together.
     pub max_buffered: usize,
     /// The most connections at a time.
@@ -64,6 +66,7 @@ impl Default for Server {
             max_body: 4 << 20,
             max_head: 16 << 10,
             max_headers: 100,
+            max_reply: 8 << 20,
             max_buffered: 128 << 20,
             max_connections: 10_000,
             timeouts: Timeouts::default(),
@@ -105,6 +108,7 @@ pub(super) fn server(t: &Table<'_>, surroundings: &Surroundings<'_>) -> Server {
         max_body: t.read("max_body", value::size).unwrap_or(default.max_body),
         max_head: t.read("max_head", value::size).unwrap_or(default.max_head),
         max_headers: t.read("max_headers", value::count(HEADERS)).unwrap_or(default.max_headers),
+        max_reply: t.read("max_reply", value::size).unwrap_or(default.max_reply),
         max_buffered: t.read("max_buffered", value::size).unwrap_or(default.max_buffered),
         max_connections: t
             .read("max_connections", value::count(CONNECTIONS))

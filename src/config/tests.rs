@@ -161,7 +161,15 @@ fn an_upstream_inherits_what_it_does_not_say() {
         list: Duration::from_secs(1),
         ..Timeouts::default()
     };
-    let limits = Limits { concurrency: 256, max_message: 8 << 20, max_items: 10_000, max_pages: 3 };
+    let limits = Limits {
+        concurrency: 256,
+        waiting: 128,
+        wait: Duration::from_secs(1),
+        max_message: 8 << 20,
+        max_items: 10_000,
+        max_pages: 3,
+        max_list: 32 << 20,
+    };
     assert_eq!((web.era, web.limits), (EraChoice::Legacy, limits));
     assert_eq!(web.timeouts, Timeouts { list: Duration::from_secs(2), ..timeouts });
     assert_eq!((child.era, child.timeouts), (EraChoice::Modern, timeouts));

@@ -46,9 +46,12 @@ pub(super) struct Tuning {
     pub(super) on_down_grace: Duration,
     /// Depends on the kind of upstream unless it is written.
     concurrency: Option<usize>,
+    pub(super) waiting: usize,
+    pub(super) wait: Duration,
     pub(super) max_message: usize,
     pub(super) max_items: usize,
     pub(super) max_pages: usize,
+    pub(super) max_list: usize,
 }
 
 impl Default for Tuning {
@@ -63,9 +66,12 @@ impl Default for Tuning {
             hides: false,
             on_down_grace: Duration::from_secs(60),
             concurrency: None,
+            waiting: 128,
+            wait: Duration::from_secs(1),
             max_message: 8 << 20,
             max_items: 10_000,
             max_pages: 100,
+            max_list: 32 << 20,
         }
     }
 }
@@ -87,9 +93,12 @@ impl Tuning {
             } else {
                 CONCURRENCY
             }),
+            waiting: self.waiting,
+            wait: self.wait,
             max_message: self.max_message,
             max_items: self.max_items,
             max_pages: self.max_pages,
+            max_list: self.max_list,
         }
     }
 }
@@ -135,15 +144,19 @@ pub(super) fn tuning(t: &Table<'_>, inherited: &Tuning, of: Of) -> Tuning {
     t.table("limits", |t| {
         without_effect(t, &LIMITS_NOT_FOR_A_LIBRARY);
         tuning.concurrency = t.read("concurrency", value::count(CALLS)).or(inherited.concurrency);
+        tuning.waiting = t.read("waiting", value::count(CALLS)).unwrap_or(inherited.waiting);
+        tuning.wait = t.read("wait", value::duration).unwrap_or(inherited.wait);
         tuning.max_message = t.read("max_message", value::size).unwrap_or(inherited.max_message);
         tuning.max_items = t.read("max_items", value::count(ITEMS)).unwrap_or(inherited.max_items);
         tuning.max_pages = t.read("max_pages", value::count(PAGES)).unwrap_or(inherited.max_pages);
+        tuning.max_list = t.read("max_list", value::size).unwrap_or(inherited.max_list);
     });
     tuning
 }
 
 fn timeouts(t: &Table<'_>, inherited: &Timeouts) -> Timeouts {
     let timeouts = Timeouts {
+        connect: t.read("connect", value::duration).unwrap_or(inherited.connect),
         startup: t.read("startup", value::duration).unwrap_or(inherited.startup),
         list: t.read("list", value::duration).unwrap_or(inherited.list),
         call: t.read("call", value::duration).unwrap_or(inherited.call),
@@ -153,6 +166,8 @@ fn timeouts(t: &Table<'_>, inherited: &Timeouts) -> Timeouts {
             .unwrap_or(inherited.reset_on_progress),
         gather: t.read("gather", value::duration).unwrap_or(inherited.gather),
         idle: t.read("idle", idle).or(inherited.idle),
+        stop: t.read("stop", value::duration).unwrap_or(inherited.stop),
+        terminate: t.read("terminate", value::duration).unwrap_or(inherited.terminate),
     };
     if timeouts.call > timeouts.call_max {
         object_to_order(t, ["call", "call_max"], timeouts.call_max, Timeouts::default().call_max);
@@ -238,5 +253,7 @@ pub(super) const PAGES: RangeInclusive<usize> = 1..=100_000;
 
 /// What says how a server is spoken to.
 pub(super) const NOT_FOR_A_LIBRARY: [&str; 4] = ["era", "sharing", "lazy", "breaker"];
-pub(super) const TIMEOUTS_NOT_FOR_A_LIBRARY: [&str; 4] = ["startup", "list", "gather", "idle"];
-pub(super) const LIMITS_NOT_FOR_A_LIBRARY: [&str; 3] = ["max_message", "max_items", "max_pages"];
+pub(super) const TIMEOUTS_NOT_FOR_A_LIBRARY: [&str; 7] =
+    ["connect", "startup", "list", "gather", "idle", "stop", "terminate"];
+pub(super) const LIMITS_NOT_FOR_A_LIBRARY: [&str; 4] =
+    ["max_message", "max_items", "max_pages", "max_list"];

@@ -17,6 +17,7 @@ use hyper::StatusCode;
 
 use super::beside::Beside;
 use super::encode;
+use crate::budget::Allowance;
 use crate::json::Object;
 use crate::mcp::call::{Body, Broken};
 use crate::policy::limits::Permit;
@@ -105,18 +106,18 @@ impl Answer {
         }
     }
 
-    /// The answer with all of its text; an error if that breaks off or is larger than `limit`.
-    pub(super) async fn whole(self, id: &Id, limit: usize) -> Self {
+    /// The answer with all of its text; an error if that breaks off or cannot be held.
+    pub(super) async fn whole(self, id: &Id, allowed: &Allowance) -> Self {
         let Self { status, retry_after, failure, text } = self;
         let collected = match text {
             Text::Whole(text) => Ok(text),
             arriving @ Text::Arriving(..) => {
-                Body::Arriving(arriving.into_pieces()).collect(limit).await
+                Body::Arriving(arriving.into_pieces()).collect(allowed).await
             }
         };
         match collected {
             Ok(text) => Self { status, retry_after, failure, text: Text::Whole(text) },
-            Err(broken) => Self::refused(Some(id), &encode::broken(&broken.to_string())),
+            Err(why) => Self::refused(Some(id), &encode::uncollected(&why)),
         }
     }
 
@@ -127,13 +128,7 @@ impl Answer {
         }
         let text = match self.text {
             Text::Whole(text) => Text::Whole(Bytes::from_owner(Held { text, _permit: permit })),
-            Text::Arriving(head, pieces) => {
-                let held = pieces.chain(stream::poll_fn(move |_| {
-                    let _ = &permit;
-                    Poll::Ready(None)
-                }));
-                Text::Arriving(head, held.boxed())
-            }
+            Text::Arriving(head, pieces) => Text::Arriving(head, holding(permit, pieces)),
         };
         Self { text, ..self }
     }
@@ -152,6 +147,19 @@ impl Answer {
         let failure = Some(Failure::Own(refused.error.code));
         Self { status: refused.status, retry_after: refused.retry_after, failure, text }
     }
+}
+
+/// The pieces, with which something is held until they have ended or nobody wants more of them.
+pub(super) fn holding(
+    what: impl Send + 'static,
+    pieces: BoxStream<'static, Result<Bytes, Broken>>,
+) -> BoxStream<'static, Result<Bytes, Broken>> {
+    let mut held = Some(what);
+    let end = stream::poll_fn(move |_| {
+        drop(held.take());
+        Poll::Ready(None)
+    });
+    pieces.chain(end).boxed()
 }
 
 impl Refused {

@@ -15,10 +15,12 @@ use serde::de::IgnoredAny;
 
 use super::answer::{Answer, Refused, Text, Way};
 use super::calls::Calls;
+use super::http::bounded::unread;
 use super::legacy::{self, Peer};
 use super::recording::recorded;
 use super::{BATCH_WIDTH, MAX_BATCH, encode};
 use crate::audit::Record;
+use crate::budget::{Allowance, Growing};
 use crate::gateway::Guest;
 use crate::json;
 use crate::mcp::revision::Revision;
@@ -69,7 +71,7 @@ pub(super) fn serve(
     peer: &Peer,
     calls: &Arc<Calls>,
     messages: Vec<Result<Message, Invalid>>,
-    max_reply: usize,
+    allowed: &Allowance,
     fit: impl FnOnce(Bytes) -> Result<Bytes, Refused> + Send + 'static,
 ) -> impl Future<Output = Option<Answer>> + Send + 'static {
     guest.record().forget();
@@ -80,7 +82,7 @@ pub(super) fn serve(
                 let id = request.id.clone();
                 let guest = guest.recorded(held(guest));
                 let record = guest.record().clone();
-                let call = legacy::serve(&guest, peer, calls, request, max_reply, Way::Batched);
+                let call = legacy::serve(&guest, peer, calls, request, allowed, Way::Batched);
                 open.push(async move { (Some(id), call.answer.await, record) }.boxed());
             }
             Ok(Message::Notification(notification)) => {
@@ -98,13 +100,21 @@ pub(super) fn serve(
             }
         }
     }
+    let allowed = allowed.clone();
     async move {
+        let max_reply = allowed.limit;
+        let mut growing = Growing::new(&allowed.budget);
         let mut answers = stream::iter(open).buffer_unordered(BATCH_WIDTH);
         let (mut all, mut records) = (Vec::new(), Vec::new());
         while let Some((id, answer, record)) = answers.next().await {
             let Some(answer) = answer else { continue };
             let room = max_reply.saturating_sub(all.len());
             let answer = match &answer.text {
+                Text::Whole(text)
+                    if text.len() <= room && growing.reach(all.len() + text.len()).is_err() =>
+                {
+                    Answer::refused(id.as_ref(), &unread())
+                }
                 // Its own status is no response's.
                 Text::Whole(text) if text.len() <= room => {
                     Answer { status: StatusCode::OK, ..answer }
@@ -123,6 +133,8 @@ pub(super) fn serve(
             return None;
         }
         all.push(b']');
+        // From here on it counts as whatever keeps it says.
+        drop(growing);
         let text = match fit(all.into()) {
             Ok(text) => text,
             Err(refused) => {

@@ -9,6 +9,7 @@
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use crate::budget::Budget;
 use crate::json;
 use crate::mcp::log::Wanted;
 use crate::mcp::note::{Note, NoteStream, Notes};
@@ -28,6 +29,7 @@ struct Noted {
     /// Under which it hears of progress, if it asked for any.
     token: Option<Id>,
     notes: NoteStream,
+    budget: Budget,
 }
 
 /// Where whole messages are put that go out beside an answer; a full one is waited for. Closed once
@@ -37,7 +39,13 @@ pub(super) type Say = mpsc::Sender<Bytes>;
 impl Beside {
     /// Where an upstream's side puts notes, and what becomes of them: of progress nothing without a
     /// `token`, of log messages nothing where none are wanted, and of visits nothing without `visits`.
-    pub(super) fn notes(token: Option<Id>, logs: Wanted, visits: Option<&Visits>) -> (Notes, Self) {
+    /// What waits to be read counts against `budget`.
+    pub(super) fn notes(
+        token: Option<Id>,
+        logs: Wanted,
+        visits: Option<&Visits>,
+        budget: &Budget,
+    ) -> (Notes, Self) {
         if token.is_none() && logs.least().is_none() && visits.is_none() {
             return (Notes::unheard(), Self::default());
         }
@@ -45,7 +53,9 @@ impl Beside {
         if let Some(visits) = visits {
             notes.tell_visits(visits);
         }
-        (notes, Self { noted: Some(Noted { token, notes: stream }), said: None })
+        notes.count_against(budget);
+        let noted = Noted { token, notes: stream, budget: budget.clone() };
+        (notes, Self { noted: Some(noted), said: None })
     }
 
     /// Takes whole messages, too.
@@ -93,13 +103,19 @@ impl Beside {
 
 impl Noted {
     async fn next(&mut self) -> Bytes {
-        let note = self.notes.next().await;
-        message(self.token.as_ref(), note)
+        loop {
+            let note = self.notes.next().await;
+            // One for which there is no room is not told.
+            if let Ok(message) = self.budget.keep_large(message(self.token.as_ref(), note)) {
+                return message;
+            }
+        }
     }
 
     fn rest(self) -> impl Iterator<Item = Bytes> {
-        let Self { token, notes } = self;
-        notes.rest().into_iter().map(move |note| message(token.as_ref(), note))
+        let Self { token, notes, budget } = self;
+        let messages = notes.rest().into_iter().map(move |note| message(token.as_ref(), note));
+        messages.filter_map(move |message| budget.keep_large(message).ok())
     }
 }
 

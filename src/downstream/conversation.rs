@@ -8,7 +8,6 @@
 //! Knows nothing of: how messages come, and what carries those that go out.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -23,9 +22,10 @@ use super::legacy::{self, Peer};
 use super::questions::Questions;
 use super::recording::recorded;
 use super::session::new_id;
+use super::turns::{Busy, Turn};
 use super::{Door, Doors, batch, encode};
 use crate::audit::Record;
-use crate::budget::{Budget, NoRoom};
+use crate::budget::{Allowance, Budget, NoRoom};
 use crate::gateway::{Guest, Listen};
 use crate::json::Object;
 use crate::mcp::call::Client;
@@ -63,7 +63,7 @@ pub(super) struct Outgoing {
     /// Messages on one line each; a task waits here while the client does not read.
     pub(super) queue: mpsc::Sender<Bytes>,
     pub(super) tasks: TaskTracker,
-    max_reply: usize,
+    allowed: Allowance,
     /// Bytes of answers that may wait to go out; whatever has no room is answered with an error.
     room: Room,
 }
@@ -99,10 +99,10 @@ impl Conversation {
         hint: &'static str,
         room: usize,
     ) -> Self {
-        let max_reply = door.settings.max_reply;
+        let allowed = door.settings.held.clone();
         let own = Arc::new(Semaphore::new(room.min(Semaphore::MAX_PERMITS)));
-        let room = Room { own, budget: door.budget.clone() };
-        let outgoing = Outgoing { queue, tasks: TaskTracker::new(), max_reply, room };
+        let room = Room { own, budget: allowed.budget.clone() };
+        let outgoing = Outgoing { queue, tasks: TaskTracker::new(), allowed, room };
         let (calls, questions) = (Calls::new(end.clone()), Questions::new(door.stop.clone()));
         let mut doors = doors.watch();
         match Arc::ptr_eq(&doors.borrow(), &door) && guest.is_under(&door.generation) {
@@ -142,22 +142,21 @@ impl Conversation {
         self.opened.is_some()
     }
 
-    /// What a request is refused with if the client has as many under way as it may.
-    pub(super) fn busy(&self, limit: usize) -> Option<Refused> {
-        // Counted until its answer has found a place in the queue: a client that does not read its
-        // answers has them under way.
-        (self.outgoing.tasks.len() >= limit).then(|| encode::too_busy(BUSY_RETRY))
+    /// The right to have a request answered here, or to wait for that; it is kept until its answer has found a place
+    /// in the queue, since a client that does not read its answers has them under way.
+    pub(super) fn turn(&self) -> Result<Turn, Refused> {
+        let turn = self.door.turns.begin(self.guest.principal());
+        turn.map_err(|Busy { retry_after }| encode::too_busy(retry_after))
     }
 
-    /// What a request is answered with at once if the client has as many under way as it may: it is
-    /// refused, but for a ping, whose answer takes no work. Its record is the caller's to make.
-    pub(super) fn busy_answer(&self, request: &Request, limit: usize) -> Option<Answer> {
-        let refused = self.busy(limit)?;
+    /// What a request is answered with for which there is no turn: it is refused, but for a ping, whose answer takes
+    /// no work. Its record is the caller's to make.
+    pub(super) fn busy_answer(&self, request: &Request, refused: &Refused) -> Answer {
         let is_ping = self.is_open() && &*request.method == "ping";
-        Some(match is_ping {
+        match is_ping {
             true => Answer::result(&request.id, b"{}"),
-            false => Answer::refused(Some(&request.id), &refused),
-        })
+            false => Answer::refused(Some(&request.id), refused),
+        }
     }
 
     /// The client, for a message whose record begins here.
@@ -181,23 +180,23 @@ impl Conversation {
         recorded(&self.guest.record().another(), answer)
     }
 
-    /// Starts to answer a request, or returns the answer that is there at once.
-    pub(super) fn take_request(&mut self, request: Request) -> Option<Answer> {
+    /// Starts to answer a request when its turn has come, or returns the answer that is there at once.
+    pub(super) fn take_request(&mut self, request: Request, turn: Turn) -> Option<(Answer, Turn)> {
         if &*request.method == legacy::OPENING {
             let answer = self.initialize(&request);
-            return Some(self.answered(&request, answer));
+            return Some((self.answered(&request, answer), turn));
         }
         let Some(opened) = &self.opened else {
             let answer = legacy::unopened(&self.guest, &request, self.hint);
-            return Some(self.answered(&request, answer));
+            return Some((self.answered(&request, answer), turn));
         };
         let id = request.id.clone();
-        let max_reply = self.door.settings.max_reply;
+        let allowed = &self.door.settings.held;
         let (guest, peer) = (self.guest(), &opened.peer);
         let record = guest.record().clone();
         record.hold(true);
-        let call = legacy::serve(&guest, peer, &self.calls, request, max_reply, Way::Shared);
-        self.outgoing.answer(id, call, record);
+        let call = legacy::serve(&guest, peer, &self.calls, request, allowed, Way::Shared);
+        self.outgoing.answer(id, call, record, turn);
         None
     }
 
@@ -250,12 +249,19 @@ impl Conversation {
             return Err(batch::removed());
         };
         let messages = batch::read(peer.revision, text)?;
-        let max_reply = self.door.settings.max_reply;
+        let mut turn = self.turn()?;
+        let allowed = &self.door.settings.held;
         let (queue, room) = (self.outgoing.queue.clone(), self.outgoing.room.clone());
         let fit = move |text| with_room(&room, text);
-        let answers = batch::serve(&self.guest, peer, &self.calls, messages, max_reply, fit);
+        let answers = batch::serve(&self.guest, peer, &self.calls, messages, allowed, fit);
         self.outgoing.tasks.spawn(async move {
-            if let Some(Answer { text: Text::Whole(text), .. }) = answers.await {
+            let answer = match turn.come().await {
+                Ok(()) => answers.await,
+                Err(Busy { retry_after }) => {
+                    Some(Answer::refused(None, &encode::too_busy(retry_after)))
+                }
+            };
+            if let Some(Answer { text: Text::Whole(text), .. }) = answer {
                 // Fails only when the stream is gone, and the client with it.
                 let _ = queue.send(text).await;
             }
@@ -287,25 +293,34 @@ impl Outgoing {
         }
     }
 
-    /// Sends a call's progress and then its answer, on a task of its own. The record is that of the call.
-    pub(super) fn answer(&self, id: Id, call: Call, record: Record) {
+    /// Sends a call's progress and then its answer, on a task of its own, when its turn has come. The record is that of
+    /// the call.
+    pub(super) fn answer(&self, id: Id, call: Call, record: Record, turn: Turn) {
         let (queue, room) = (self.queue.clone(), self.room.clone());
         let call = call.surviving(Some(id.clone()));
         let trail = Trail::begin();
         record.trailed(trail.number());
-        self.tasks.spawn(trail.walk(answer(id, call, queue, self.max_reply, room, record)));
+        let (allowed, answering) = (self.allowed.clone(), (id, call, record));
+        self.tasks.spawn(trail.walk(answer(answering, turn, queue, allowed, room)));
     }
 }
 
 async fn answer(
-    id: Id,
-    call: Call,
+    (id, call, record): (Id, Call, Record),
+    mut turn: Turn,
     queue: mpsc::Sender<Bytes>,
-    max_reply: usize,
+    allowed: Allowance,
     room: Room,
-    record: Record,
 ) {
     let Call { mut answer, mut beside } = call;
+    if let Err(Busy { retry_after }) = turn.come().await {
+        let refused = recorded(&record, Answer::refused(Some(&id), &encode::too_busy(retry_after)));
+        drop((answer, record));
+        if let Text::Whole(text) = refused.text {
+            let _ = queue.send(text).await;
+        }
+        return;
+    }
     let done = loop {
         tokio::select! {
             biased;
@@ -318,7 +333,7 @@ async fn answer(
     let rest = beside.rest(done.is_some());
     let text = match done {
         // Held already by whoever made the call, so that a cancel still reaches it while it arrives.
-        Some(done) => match done.whole(&id, max_reply).await.text {
+        Some(done) => match done.whole(&id, &allowed).await.text {
             Text::Whole(text) => Some(with_room(&room, text).unwrap_or_else(|refused| {
                 recorded(&record, Answer::refused(Some(&id), &refused));
                 rpc::write_error(Some(&id), &refused.error.to_bytes())
@@ -368,6 +383,3 @@ async fn tell_changes(mut listen: Listen, end: CancellationToken, queue: mpsc::S
         }
     }
 }
-
-/// When a client with too many requests under way may try again.
-const BUSY_RETRY: Duration = Duration::from_secs(1);

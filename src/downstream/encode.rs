@@ -9,12 +9,13 @@ use bytes::Bytes;
 use hyper::StatusCode;
 
 use super::answer::Refused;
+use crate::budget::Unheld;
 use crate::catalog::View;
 use crate::gateway::{Guest, News, Page};
 use crate::guard::Findings;
 use crate::json::{self, Object};
 use crate::mcp;
-use crate::mcp::call::{Method, Outcome, Reply};
+use crate::mcp::call::{Method, Outcome, Reply, Uncollected};
 use crate::mcp::capabilities::Capabilities;
 use crate::mcp::kind::{Kind, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
@@ -189,6 +190,7 @@ pub(super) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> R
         ),
         Error::Busy { retry_after } => too_busy(*retry_after),
         Error::TooLarge(limit) => too_large(&format!("upstream {name}"), *limit),
+        Error::NoRoom => no_room(&format!("upstream {name}")),
         Error::Undeclared(_) => {
             broken(&format!("upstream {name} asks for what the client did not declare"))
         }
@@ -235,6 +237,29 @@ pub(super) fn code_of(error: &Object) -> Option<i64> {
 pub(super) fn too_large(who: &str, limit: usize) -> Refused {
     let text = format!("{who} sent a message of more than {limit} bytes");
     Refused::new(StatusCode::OK, own_code::TOO_LARGE, text)
+}
+
+/// Somebody sent what is too large for the room that there is at the moment.
+pub(super) fn no_room(who: &str) -> Refused {
+    let text = format!(
+        "there is no room for the message that {who} sent: too much is held for others at the moment; the request may have been carried out"
+    );
+    Refused::new(StatusCode::OK, own_code::TOO_LARGE, text)
+}
+
+/// A result that cannot be held until it is whole.
+pub(super) fn uncollected(why: &Uncollected) -> Refused {
+    match why {
+        Uncollected::Broken(broken) => self::broken(&broken.to_string()),
+        Uncollected::Unheld(Unheld::TooLarge(limit)) => too_large("the upstream", *limit),
+        Uncollected::Unheld(Unheld::NoRoom) => no_room("the upstream"),
+    }
+}
+
+/// Nothing large is taken in at the moment.
+pub(super) fn full() -> Refused {
+    let text = "too much is held for clients at the moment; try again";
+    Refused::new(StatusCode::SERVICE_UNAVAILABLE, code::INVALID_REQUEST, text)
 }
 
 /// A reply that the operator's rules do not let through. What was found is told in Weir's own words.
@@ -309,6 +334,7 @@ mod tests {
             (Error::TimedOut(Duration::from_secs(60)), own_code::TIMED_OUT),
             (Error::Busy { retry_after: Duration::from_millis(1_500) }, own_code::TOO_BUSY),
             (Error::TooLarge(8), own_code::TOO_LARGE),
+            (Error::NoRoom, own_code::TOO_LARGE),
             (Error::Protocol("secret".into()), code::INTERNAL_ERROR),
         ] {
             let refused = upstream_failed(&name, &cause);

@@ -20,7 +20,8 @@ use super::encode;
 use super::era::Versions;
 use super::meta;
 use super::questions::{Asking, Questions};
-use super::recording::{recorded, timed};
+use super::recording::concluded;
+use crate::budget::Allowance;
 use crate::catalog::View;
 use crate::gateway::{End, Fault, Guest, Subscribed, Subscriptions, Went};
 use crate::json::Object;
@@ -149,7 +150,7 @@ pub(super) fn serve(
     peer: &Peer,
     calls: &Arc<Calls>,
     request: Request,
-    max_reply: usize,
+    allowed: &Allowance,
     way: Way,
 ) -> Call {
     let Request { id, method, mut params, bytes } = request;
@@ -158,8 +159,8 @@ pub(super) fn serve(
     record.took(bytes);
     let timing = guest.timing(&method);
     let refuse = |timing, refused| {
-        let answer = recorded(&record, Answer::refused(Some(&id), &refused));
-        Call::answered(timed(timing, answer))
+        let answer = concluded(&record, timing, Answer::refused(Some(&id), &refused));
+        Call::answered(answer)
     };
     let owned = match meta::take(&mut params) {
         Ok(owned) => owned,
@@ -172,7 +173,8 @@ pub(super) fn serve(
     let abilities = if way == Way::Batched { Abilities::default() } else { peer.abilities };
     // Who can be sent to a URL wants to know when that is done with: they came in one revision.
     let visits = abilities.url.then_some(&peer.client.visits);
-    let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone(), visits);
+    let budget = &allowed.budget;
+    let (notes, beside) = Beside::notes(owned.progress_token, peer.logs.clone(), visits, budget);
     let (asking, beside) = Asking::open(&peer.questions, peer.revision, abilities, beside);
     let caller = Caller {
         revision: peer.revision,
@@ -184,6 +186,7 @@ pub(super) fn serve(
         param_headers: None,
     };
     let (guest, subscriptions) = (guest.clone(), Arc::clone(&peer.subscriptions));
+    let allowed = allowed.clone();
     let work = async move {
         let answer = match guest.admit(caller.revision, &method, &params).await {
             Ok(mut permit) => {
@@ -193,14 +196,14 @@ pub(super) fn serve(
                     }
                     method => {
                         let permit = &mut permit;
-                        answer(&guest, permit, caller, asking, &id, method, params, max_reply).await
+                        answer(&guest, permit, caller, asking, &id, method, params, &allowed).await
                     }
                 };
                 match (way, answer) {
                     (Way::Alone, Ok(answer)) => Ok(answer.holding(permit)),
                     // What goes out on a stream of many may be kept there for long.
                     (Way::Shared | Way::Batched, Ok(answer)) => {
-                        Ok(answer.whole(&id, max_reply).await)
+                        Ok(answer.whole(&id, &allowed).await)
                     }
                     (_, Err(refused)) => Err(refused),
                 }
@@ -208,7 +211,7 @@ pub(super) fn serve(
             Err(fault) => Err(self::refuse(&fault)),
         };
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
-        timed(timing, recorded(&record, answer))
+        concluded(&record, timing, answer)
     };
     Call { answer: open.run(work).boxed(), beside }
 }
@@ -225,7 +228,7 @@ async fn answer(
     id: &Id,
     method: &str,
     params: Object,
-    max_reply: usize,
+    allowed: &Allowance,
 ) -> Result<Answer, Refused> {
     if method == "ping" {
         return Ok(Answer::result(id, b"{}"));
@@ -252,7 +255,7 @@ async fn answer(
         Some(Method::UpdateTask) => {}
         Some(method) => {
             let asking = asking.as_ref();
-            return ask(guest, permit, caller, asking, id, method, params, max_reply).await;
+            return ask(guest, permit, caller, asking, id, method, params, allowed).await;
         }
         None => {}
     }
@@ -288,7 +291,7 @@ async fn ask(
     id: &Id,
     method: Method,
     params: Object,
-    max_reply: usize,
+    allowed: &Allowance,
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     let key = ask.key.clone();
@@ -307,7 +310,7 @@ async fn ask(
     if encode::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
     }
-    self::reply(id, method, reply, max_reply).await
+    self::reply(id, method, reply, allowed).await
 }
 
 /// Begins or ends to tell the client of changes of a resource.
@@ -350,7 +353,12 @@ async fn subscribe(
 }
 
 /// Puts an upstream's reply as a legacy server would have.
-async fn reply(id: &Id, method: Method, reply: Reply, max_reply: usize) -> Result<Answer, Refused> {
+async fn reply(
+    id: &Id,
+    method: Method,
+    reply: Reply,
+    allowed: &Allowance,
+) -> Result<Answer, Refused> {
     let body = match reply.outcome {
         Outcome::Error(object) => return Ok(error(id, object)),
         Outcome::Result(body) => body,
@@ -359,8 +367,8 @@ async fn reply(id: &Id, method: Method, reply: Reply, max_reply: usize) -> Resul
         return Ok(Answer::passing(id, body));
     }
     // A modern result may say that it is none, which these clients would not understand.
-    let result = body.collect(max_reply).await;
-    let result = result.map_err(|broken| encode::broken(&broken.to_string()))?;
+    let result = body.collect(allowed).await;
+    let result = result.map_err(|why| encode::uncollected(&why))?;
     let mut object = Object::parse_within(result.clone(), usize::MAX)
         .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
     let is_complete = matches!(object.get("resultType"), None | Some("\"complete\""));
@@ -514,7 +522,8 @@ mod tests {
             (Era::Modern, "[]", Err(-32603)),
         ] {
             let outcome = Outcome::Result(Body::Whole(result.into()));
-            match reply(&Id::from(1), Method::CallTool, Reply { era, outcome }, 1_000).await {
+            let (upstreams, allowed) = (Reply { era, outcome }, Allowance::alone(1_000));
+            match reply(&Id::from(1), Method::CallTool, upstreams, &allowed).await {
                 Ok(answer) => {
                     assert_eq!(expected, Ok(()), "{result}");
                     let whole = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);

@@ -18,8 +18,9 @@ use super::encode;
 use super::era::Versions;
 use super::meta::{self, Owned};
 use super::modern_headers;
-use super::recording::{recorded, timed};
+use super::recording::concluded;
 use super::streams::Streams;
+use crate::budget::Allowance;
 use crate::gateway::{End, Fault, Guest, Round};
 use crate::json::{self, Object};
 use crate::mcp;
@@ -139,7 +140,7 @@ pub(super) fn serve(
     opened: Opened,
     versions: &Versions,
     streams: &Streams,
-    max_reply: usize,
+    allowed: &Allowance,
     way: Way,
 ) -> Exchange {
     let Opened { request, revision, owned, capabilities, param_headers } = opened;
@@ -159,7 +160,7 @@ pub(super) fn serve(
                 }
                 Err(refused) => Answer::refused(Some(&id), &refused),
             };
-            Some(timed(timing, recorded(&record, answer)))
+            Some(concluded(&record, timing, answer))
         };
         return Exchange::Call(Call { answer: answer.boxed(), beside: Beside::default() });
     }
@@ -173,8 +174,8 @@ pub(super) fn serve(
                 Exchange::Listening(listening)
             }
             Err(refused) => {
-                let answer = recorded(&record, Answer::refused(Some(&id), &refused));
-                Exchange::Call(Call::answered(timed(timing, answer)))
+                let answer = concluded(&record, timing, Answer::refused(Some(&id), &refused));
+                Exchange::Call(Call::answered(answer))
             }
         };
     }
@@ -187,12 +188,12 @@ pub(super) fn serve(
             versions.to_text()
         );
         let refused = begin().err().unwrap_or(refused);
-        let answer = recorded(&record, Answer::refused(Some(&id), &refused));
-        return Exchange::Call(Call::answered(timed(timing, answer)));
+        let answer = concluded(&record, timing, Answer::refused(Some(&id), &refused));
+        return Exchange::Call(Call::answered(answer));
     }
     // Read when the request was opened.
     let logs = owned.logs().unwrap_or_default();
-    let (notes, beside) = Beside::notes(owned.progress_token, logs, None);
+    let (notes, beside) = Beside::notes(owned.progress_token, logs, None, &allowed.budget);
     let caller = Caller {
         revision,
         info: owned.info.filter(|info| info.starts_with(b"{")),
@@ -202,12 +203,12 @@ pub(super) fn serve(
         notes,
         param_headers,
     };
-    let guest = guest.clone();
+    let (guest, allowed) = (guest.clone(), allowed.clone());
     let work = async move {
         let answer = match guest.admit(revision, &method, &params).await {
             Ok(permit) => {
                 let capabilities = &capabilities;
-                answer(&guest, &permit, caller, capabilities, &id, &method, params, max_reply)
+                answer(&guest, &permit, caller, capabilities, &id, &method, params, &allowed)
                     .await
                     .map(|answer| answer.holding(permit))
             }
@@ -216,9 +217,9 @@ pub(super) fn serve(
         let answer = answer.unwrap_or_else(|refused| Answer::refused(Some(&id), &refused));
         let answer = match way {
             Way::Alone => answer,
-            Way::Shared | Way::Batched => answer.whole(&id, max_reply).await,
+            Way::Shared | Way::Batched => answer.whole(&id, &allowed).await,
         };
-        Some(timed(timing, recorded(&record, answer)))
+        Some(concluded(&record, timing, answer))
     };
     Exchange::Call(Call { answer: work.boxed(), beside })
 }
@@ -235,7 +236,7 @@ async fn answer(
     id: &Id,
     method: &str,
     params: Object,
-    max_reply: usize,
+    allowed: &Allowance,
 ) -> Result<Answer, Refused> {
     if let Some(kind) = Kind::of_list_method(method) {
         return list(guest, permit, id, kind, &params).await;
@@ -252,7 +253,7 @@ async fn answer(
             return Err(input::undeclared_tasks());
         }
         Some(method) => {
-            return ask(guest, permit, caller, capabilities, id, method, params, max_reply).await;
+            return ask(guest, permit, caller, capabilities, id, method, params, allowed).await;
         }
         None => {}
     }
@@ -288,7 +289,7 @@ async fn ask(
     id: &Id,
     method: Method,
     params: Object,
-    max_reply: usize,
+    allowed: &Allowance,
 ) -> Result<Answer, Refused> {
     let ask = Ask::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
     if let (Method::CallTool, Some(headers)) = (method, &mut caller.param_headers) {
@@ -310,7 +311,7 @@ async fn ask(
     }
     // Spec, caching: what depends on who asks is private, whatever the upstream may think.
     let is_private = method == Method::ReadResource && !guest.is_public();
-    self::reply(id, method, capabilities, reply, max_reply, is_private).await
+    self::reply(id, method, capabilities, reply, allowed, is_private).await
 }
 
 /// Puts an upstream's reply as a modern server would have.
@@ -319,7 +320,7 @@ async fn reply(
     method: Method,
     capabilities: &Object,
     reply: Reply,
-    max_reply: usize,
+    allowed: &Allowance,
     is_private: bool,
 ) -> Result<Answer, Refused> {
     let body = match reply.outcome {
@@ -330,8 +331,8 @@ async fn reply(
     if let (Era::Modern, Body::Arriving(_), false) = (reply.era, &body, is_private) {
         return Ok(Answer::passing(id, body));
     }
-    let result = body.collect(max_reply).await;
-    let result = result.map_err(|broken| encode::broken(&broken.to_string()))?;
+    let result = body.collect(allowed).await;
+    let result = result.map_err(|why| encode::uncollected(&why))?;
     let mut object = Object::parse_within(result.clone(), usize::MAX)
         .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
     if method == Method::GetTask {
@@ -573,8 +574,15 @@ mod tests {
         body: Body,
     ) -> Result<String, i64> {
         let reply = Reply { era, outcome: Outcome::Result(body) };
-        let answer =
-            super::reply(&Id::from(1), method, &object(capabilities), reply, 1_000, false).await;
+        let answer = super::reply(
+            &Id::from(1),
+            method,
+            &object(capabilities),
+            reply,
+            &Allowance::alone(1_000),
+            false,
+        )
+        .await;
         answer.map(text).map_err(|refused| refused.error.code)
     }
 
@@ -628,8 +636,15 @@ mod tests {
             let outcome = Outcome::Result(Body::Whole(text.into()));
             let reply = Reply { era: Era::Modern, outcome };
             let method = Method::ReadResource;
-            let answer =
-                super::reply(&Id::from(1), method, &object("{}"), reply, 1_000, is_private).await;
+            let answer = super::reply(
+                &Id::from(1),
+                method,
+                &object("{}"),
+                reply,
+                &Allowance::alone(1_000),
+                is_private,
+            )
+            .await;
             let Ok(Answer { text: Text::Whole(found), .. }) = answer else { panic!("an answer") };
             let scope = if is_private { "private" } else { "public" };
             let expected = text.replace("public", scope);
@@ -651,9 +666,6 @@ mod tests {
         assert!(
             held.is_ok_and(|text| text.contains(r#"{"a":"xxxxxxxxxx","resultType":"complete""#))
         );
-        assert_eq!(
-            replied(Era::Legacy, Method::CallTool, "{}", arriving(1_000)).await,
-            Err(-32603)
-        );
+        assert_eq!(replied(Era::Legacy, Method::CallTool, "{}", arriving(1_000)).await, Err(5130));
     }
 }

@@ -19,8 +19,22 @@ use crate::gateway::{End, Timing};
 use crate::mcp::call::Broken;
 use crate::rpc::code;
 
-/// The answer, which is the end of what is counted: with its last piece, where it arrives in pieces.
-pub(super) fn timed(timing: Timing, answer: Answer) -> Answer {
+/// The answer, which is the end of the record and of what is counted.
+pub(super) fn concluded(record: &Record, timing: Timing, answer: Answer) -> Answer {
+    end(record, Some(timing), answer)
+}
+
+/// The answer, which is the end of the record.
+pub(super) fn recorded(record: &Record, answer: Answer) -> Answer {
+    end(record, None, answer)
+}
+
+fn end(record: &Record, timing: Option<Timing>, answer: Answer) -> Answer {
+    let ending = record.wire().map(|wire| {
+        let (outcome, code) = judge(record, answer.failure);
+        let status = (wire == Wire::Http).then(|| answer.status.as_u16());
+        Ending { outcome, code, status, bytes_out: None }
+    });
     let end = match answer.failure {
         None => End::Good,
         Some(Failure::Own(code)) => End::Error(Some(code)),
@@ -28,55 +42,20 @@ pub(super) fn timed(timing: Timing, answer: Answer) -> Answer {
     };
     let text = match answer.text {
         Text::Whole(text) => {
-            timing.end(end);
-            Text::Whole(text)
-        }
-        Text::Arriving(head, pieces) => {
-            Text::Arriving(head, Timed { pieces, timing: Some(timing), end }.boxed())
-        }
-    };
-    Answer { text, ..answer }
-}
-
-/// The pieces of an answer on their way out. Dropped before their end, nobody waits for them.
-struct Timed {
-    pieces: BoxStream<'static, Result<Bytes, Broken>>,
-    timing: Option<Timing>,
-    end: End,
-}
-
-impl Stream for Timed {
-    type Item = Result<Bytes, Broken>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let piece = std::task::ready!(self.pieces.as_mut().poll_next(cx));
-        let end = match &piece {
-            Some(Ok(_)) => None,
-            Some(Err(_)) => Some(End::Error(None)),
-            None => Some(self.end),
-        };
-        if let Some((timing, end)) = end.and_then(|end| Some((self.timing.take()?, end))) {
-            timing.end(end);
-        }
-        Poll::Ready(piece)
-    }
-}
-
-/// The answer, which is the end of the record.
-pub(super) fn recorded(record: &Record, answer: Answer) -> Answer {
-    let Some(wire) = record.wire() else { return answer };
-    let (outcome, code) = judge(record, answer.failure);
-    let status = (wire == Wire::Http).then(|| answer.status.as_u16());
-    let ending = Ending { outcome, code, status, bytes_out: None };
-    let text = match answer.text {
-        Text::Whole(text) => {
-            record.end(Ending { bytes_out: Some(text.len() as u64), ..ending });
+            if let Some(ending) = ending {
+                record.end(Ending { bytes_out: Some(text.len() as u64), ..ending });
+            }
+            if let Some(timing) = timing {
+                timing.end(end);
+            }
             Text::Whole(text)
         }
         Text::Arriving(head, pieces) => {
             // What stands around the pieces goes out, too.
             let sent = head.len() as u64 + 1;
-            Text::Arriving(head, Counted { pieces, sent, ending, record: record.clone() }.boxed())
+            let record = ending.map(|ending| (record.clone(), ending));
+            let timing = timing.map(|timing| (timing, end));
+            Text::Arriving(head, Told { pieces, sent, record, timing }.boxed())
         }
     };
     Answer { text, ..answer }
@@ -99,36 +78,44 @@ fn judge(record: &Record, failure: Option<Failure>) -> (Outcome, Option<i64>) {
 }
 
 /// The pieces of an answer on their way out. Dropped before their end, nobody waits for them.
-struct Counted {
+struct Told {
     pieces: BoxStream<'static, Result<Bytes, Broken>>,
     sent: u64,
-    ending: Ending,
-    record: Record,
+    /// What the last of them ends, and how.
+    record: Option<(Record, Ending)>,
+    timing: Option<(Timing, End)>,
 }
 
-impl Counted {
-    fn end(&self, outcome: Outcome) {
-        self.record.end(Ending { outcome, bytes_out: Some(self.sent), ..self.ending });
+impl Told {
+    /// As it was meant, or otherwise.
+    fn end(&mut self, otherwise: Option<(Outcome, End)>) {
+        if let Some((record, ending)) = self.record.take() {
+            let outcome = otherwise.map_or(ending.outcome, |(outcome, _)| outcome);
+            record.end(Ending { outcome, bytes_out: Some(self.sent), ..ending });
+        }
+        if let Some((timing, end)) = self.timing.take() {
+            timing.end(otherwise.map_or(end, |(_, end)| end));
+        }
     }
 }
 
-impl Stream for Counted {
+impl Stream for Told {
     type Item = Result<Bytes, Broken>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let piece = std::task::ready!(self.pieces.as_mut().poll_next(cx));
         match &piece {
             Some(Ok(piece)) => self.sent += piece.len() as u64,
-            Some(Err(_)) => self.end(Outcome::Error),
-            None => self.end(self.ending.outcome),
+            Some(Err(_)) => self.end(Some((Outcome::Error, End::Error(None)))),
+            None => self.end(None),
         }
         Poll::Ready(piece)
     }
 }
 
-impl Drop for Counted {
+impl Drop for Told {
     fn drop(&mut self) {
-        self.end(Outcome::Cancelled);
+        self.end(Some((Outcome::Cancelled, End::Cancelled)));
     }
 }
 

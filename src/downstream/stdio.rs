@@ -20,6 +20,7 @@ use super::calls::OpenCall;
 use super::conversation::Conversation;
 use super::modern::{Exchange, Listening};
 use super::recording::recorded;
+use super::turns::Turn;
 use super::{Doors, batch, encode, era, legacy, modern};
 use crate::audit::Wire;
 use crate::gateway::Guest;
@@ -44,7 +45,8 @@ where
     let guest = guest.recorded(door.settings.audit.conversation(Wire::Stdio, None));
     let talk = Conversation::new(&doors, door, guest, queue, end.clone(), HINT, ROOM);
     let mut client = Client { talk, end: end.clone() };
-    let mut lines = Lines::new(client.talk.door.settings.max_body);
+    let lines = Lines::new(client.talk.door.settings.max_body);
+    let mut lines = lines.counted(&client.talk.door.budget);
     'reading: loop {
         while let Some(line) = lines.next_line() {
             if !client.talk.follow() {
@@ -111,6 +113,10 @@ impl Client {
                 let refused = encode::too_large("the client", limit);
                 return self.say(self.talk.unread(Answer::refused(None, &refused))).await;
             }
+            Line::NoRoom(_) => {
+                let refused = encode::full();
+                return self.say(self.talk.unread(Answer::refused(None, &refused))).await;
+            }
         };
         if batch::is_batch(&text) {
             return self.take_batch(&text).await;
@@ -129,21 +135,25 @@ impl Client {
     }
 
     async fn take_request(&mut self, request: Request) {
-        if let Some(answer) = self.talk.busy_answer(&request, MAX_OPEN) {
-            return self.say(self.talk.answered(&request, answer)).await;
-        }
+        let turn = match self.talk.turn() {
+            Ok(turn) => turn,
+            Err(refused) => {
+                let answer = self.talk.busy_answer(&request, &refused);
+                return self.say(self.talk.answered(&request, answer)).await;
+            }
+        };
         let versions = &self.talk.door.settings.versions;
         match era::of_request(versions, &request.method, &request.params, None) {
-            Era::Modern => self.take_modern(request).await,
+            Era::Modern => self.take_modern(request, turn).await,
             Era::Legacy => {
-                if let Some(answer) = self.talk.take_request(request) {
+                if let Some((answer, _)) = self.talk.take_request(request, turn) {
                     self.say(answer).await;
                 }
             }
         }
     }
 
-    async fn take_modern(&mut self, request: Request) {
+    async fn take_modern(&mut self, request: Request, turn: Turn) {
         let Conversation { door, calls, outgoing, .. } = &self.talk;
         let settings = &door.settings;
         let guest = self.talk.guest();
@@ -158,15 +168,16 @@ impl Client {
         let Some(open) = calls.open(&id) else {
             return self.say(refuse(&id, &legacy::id_in_use())).await;
         };
-        let (versions, max_reply) = (&settings.versions, settings.max_reply);
+        let (versions, allowed) = (&settings.versions, &settings.held);
         // Held: a piece at a time would hold up everybody else's lines.
         let way = Way::Shared;
-        match modern::serve(&guest, opened, versions, &door.streams, max_reply, way) {
+        match modern::serve(&guest, opened, versions, &door.streams, allowed, way) {
             Exchange::Call(Call { answer, beside }) => {
                 let answer = async move { open.run(answer).await.flatten() };
                 let call = Call { answer: Box::pin(answer), beside };
-                outgoing.answer(id, call, record.clone());
+                outgoing.answer(id, call, record.clone(), turn);
             }
+            // How many of these there are is another bound's to say.
             Exchange::Listening(listening) => {
                 let listening = listen(listening, open, outgoing.queue.clone(), door.stop.clone());
                 outgoing.tasks.spawn(listening);
@@ -175,11 +186,7 @@ impl Client {
     }
 
     async fn take_batch(&mut self, text: &Bytes) {
-        let taken = match self.talk.busy(MAX_OPEN) {
-            Some(refused) => Err(refused),
-            None => self.talk.take_batch(text),
-        };
-        if let Err(refused) = taken {
+        if let Err(refused) = self.talk.take_batch(text) {
             self.say(self.talk.unread(Answer::refused(None, &refused))).await;
         }
     }
@@ -251,8 +258,6 @@ async fn write<W: AsyncWrite + Unpin>(
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How many lines wait for the writer before those who have more wait too.
 const QUEUE: usize = 256;
-/// How many requests of one client are worked on at a time; further ones are refused.
-const MAX_OPEN: usize = 1_024;
 /// How many bytes of answers may wait: there is one client, and it is on this machine.
 const ROOM: usize = usize::MAX;
 /// What a client that asks something before it has opened a conversation can do.

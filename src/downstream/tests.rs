@@ -51,6 +51,7 @@ impl World {
         // The doors close first, while the house behind them is still there.
         let behind = CancellationToken::new();
         let script = Arc::new(Script::default());
+        let shared = settings.held.budget.clone();
         let names: [UpstreamName; 2] = ["new", "old"].map(|name| name.parse().expect("a name"));
         let outlets = names.clone().map(|name| Outlet {
             prefix: name.clone(),
@@ -69,7 +70,8 @@ impl World {
         });
         let upstreams = names.map(|name| {
             let settings = upstream_settings(name);
-            Upstream::start(settings, Arc::clone(&script) as _, &tasks, behind.clone())
+            let (dial, budget) = (Arc::clone(&script) as _, &shared);
+            Upstream::start(settings, dial, budget, &tasks, behind.clone())
         });
         let gateway = Gateway::open(
             policy(),
@@ -121,6 +123,7 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
         era: None,
         sharing: upstream::Sharing::Shared,
         timeouts: Timeouts {
+            connect: 2 * second,
             startup: 60 * second,
             list: 10 * second,
             call: 60 * second,
@@ -128,9 +131,19 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
             reset_on_progress: true,
             gather: Duration::from_millis(5),
             idle: None,
+            stop: 2 * second,
+            terminate: 3 * second,
         },
         retry: Retry { backoff: second, max_backoff: 30 * second, jitter: false },
-        limits: Limits { concurrency: 64, max_message: 8 << 20, max_items: 1_000, max_pages: 10 },
+        limits: Limits {
+            concurrency: 64,
+            waiting: 128,
+            wait: second,
+            max_message: 8 << 20,
+            max_items: 1_000,
+            max_pages: 10,
+            max_list: 32 << 20,
+        },
         required: false,
         lazy: false,
         breaker: crate::upstream::breaker::Settings::default(),

@@ -28,11 +28,13 @@ struct Own {
     waiting: AtomicUsize,
 }
 
-/// The right to have one request worked on; it returns when dropped.
+/// The right to have one request worked on, or a place among those who wait for it. It returns when dropped.
 pub(super) struct Turn {
-    _permit: OwnedSemaphorePermit,
+    permit: Option<OwnedSemaphorePermit>,
+    place: Option<Place>,
+    wait: Duration,
     /// Keeps the client from being forgotten.
-    _own: Arc<Own>,
+    own: Arc<Own>,
 }
 
 /// Not now.
@@ -58,17 +60,21 @@ impl Turns {
 
     /// Waits for a turn, if not too many others do already.
     pub(super) async fn take(&self, principal: &Principal) -> Result<Turn, Busy> {
+        let mut turn = self.begin(principal)?;
+        turn.come().await?;
+        Ok(turn)
+    }
+
+    /// Takes a turn, or a place among those who wait for one.
+    pub(super) fn begin(&self, principal: &Principal) -> Result<Turn, Busy> {
         let own = self.own(principal);
         if let Ok(permit) = Arc::clone(&own.turns).try_acquire_owned() {
-            return Ok(Turn { _permit: permit, _own: own });
+            return Ok(Turn { permit: Some(permit), place: None, wait: Duration::ZERO, own });
         }
         let PerClient { waiting, wait, .. } = *self.bounds();
-        let busy = || Busy { retry_after: wait };
-        let place = Place::take(&own.waiting, principal.share(waiting)).ok_or_else(busy)?;
-        let permit = timeout(wait, Arc::clone(&own.turns).acquire_owned()).await;
-        drop(place);
-        let permit = permit.map_err(|_| busy())?.map_err(|_| busy())?;
-        Ok(Turn { _permit: permit, _own: own })
+        let place = Place::take(&own, principal.share(waiting));
+        let place = Some(place.ok_or(Busy { retry_after: wait })?);
+        Ok(Turn { permit: None, place, wait, own })
     }
 
     fn own(&self, principal: &Principal) -> Arc<Own> {
@@ -90,20 +96,35 @@ impl Turns {
     }
 }
 
-/// A place among those who wait.
-struct Place<'a>(&'a AtomicUsize);
+impl Turn {
+    /// Waits until it has come. For whom it does not come in time, the place is kept until this is dropped: who has to
+    /// be told so is waited for, too.
+    pub(super) async fn come(&mut self) -> Result<(), Busy> {
+        if self.permit.is_some() {
+            return Ok(());
+        }
+        let busy = Busy { retry_after: self.wait };
+        let permit = timeout(self.wait, Arc::clone(&self.own.turns).acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else { return Err(busy) };
+        (self.permit, self.place) = (Some(permit), None);
+        Ok(())
+    }
+}
 
-impl<'a> Place<'a> {
-    fn take(count: &'a AtomicUsize, most: usize) -> Option<Self> {
-        let before = count.fetch_add(1, Ordering::Relaxed);
-        let place = Self(count);
+/// A place among those who wait.
+struct Place(Arc<Own>);
+
+impl Place {
+    fn take(own: &Arc<Own>, most: usize) -> Option<Self> {
+        let before = own.waiting.fetch_add(1, Ordering::Relaxed);
+        let place = Self(Arc::clone(own));
         (before < most).then_some(place)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -139,6 +160,21 @@ mod tests {
         assert!((&mut waiting).now_or_never().is_none());
         drop(one);
         assert!(waiting.await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waited_in_vain_keeps_the_place_until_that_has_been_told() {
+        let turns = Turns::new(FEW);
+        let a = Principal::new("a", "r");
+        let (one, _two) = (turns.take(&a).await, turns.take(&a).await);
+        let mut third = turns.begin(&a).expect("a place");
+        assert!(third.come().await.is_err());
+        assert!(turns.begin(&a).is_err(), "one place there is");
+        drop(third);
+        let mut fourth = turns.begin(&a).expect("a place");
+        drop(one);
+        assert_eq!(fourth.come().await, Ok(()));
+        assert!(turns.begin(&a).is_ok(), "who has a turn does not wait");
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@
 use super::tasks::Dressing;
 use super::{Fault, fault, unfit};
 use crate::audit::Record;
+use crate::budget::Allowance;
 use crate::guard::Watch;
 use crate::mcp::call::{Caller, Reply};
 use crate::mcp::name::UpstreamName;
@@ -33,8 +34,8 @@ pub struct Asked {
     asks: Asks,
 }
 
-/// Who looks at the reply, and where it is told what was found.
-type Watched = (Watch, Record);
+/// Who looks at the reply, where it is told what was found, and how much the reply may have.
+type Watched = (Watch, Record, Allowance);
 
 impl Went {
     pub(super) async fn of(
@@ -53,8 +54,8 @@ impl Went {
         };
         let reply = match watch {
             Some(watched) => {
-                let (watch, record) = *watched;
-                let looked = watch.look(reply).await;
+                let (watch, record, allowed) = *watched;
+                let looked = watch.look(reply, &allowed).await;
                 let (reply, found) = looked.map_err(|why| unfit(upstream, why, &record))?;
                 record.flagged(found.count());
                 reply

@@ -17,7 +17,7 @@ use crate::mcp::call::Method;
 use crate::mcp::operation::Operation;
 use crate::meter::{Counter, Durations, Gauge, Histogram};
 use crate::rpc::code;
-use crate::upstream::meter::{self, Calls};
+use crate::upstream::meter;
 use crate::upstream::report::CallEnd;
 use crate::upstream::{self, Called};
 
@@ -138,10 +138,9 @@ impl Drop for Timing {
     }
 }
 
-/// A call that is being counted, at its upstream and among all. Dropped before its end, it was cancelled.
+/// A call that is being counted among all; its upstream counts its own. Dropped before its end, it was cancelled.
 pub(super) struct Calling<'m> {
     all: &'m Meters,
-    upstream: &'m Calls,
     method: Method,
     began: Instant,
     end: CallEnd,
@@ -159,7 +158,6 @@ impl Calling<'_> {
 
 impl Drop for Calling<'_> {
     fn drop(&mut self) {
-        self.upstream.count(self.method, self.end, self.began);
         self.all.calls[self.method as usize][self.end as usize].observe(self.began.elapsed());
     }
 }
@@ -172,9 +170,9 @@ impl Meters {
     }
 
     /// Begins to count a call to an upstream.
-    pub(super) fn begin_call<'m>(&'m self, upstream: &'m Calls, method: Method) -> Calling<'m> {
+    pub(super) fn begin_call(&self, method: Method) -> Calling<'_> {
         let (began, end) = (Instant::now(), CallEnd::Cancelled);
-        Calling { all: self, upstream, method, began, end }
+        Calling { all: self, method, began, end }
     }
 
     /// Counts something that was not done.

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use super::hidden::tests::HIDDEN;
 use super::redact::tests::pattern;
 use super::*;
+use crate::budget::Unheld;
+use crate::mcp::call::Broken;
 use crate::mcp::revision::Era;
 
 fn hub() -> UpstreamName {
@@ -183,7 +185,8 @@ async fn errors_are_looked_at_and_large_bodies_are_held() {
     let rules = Rules { redact: vec![pattern("key", "AKIA")], ..Rules::default() };
     let look = async |outcome| {
         let watch = watch(rules.clone(), Method::CallTool, Kind::Tool).expect("somebody looks");
-        let looked = watch.look(Reply { era: Era::Modern, outcome }).await;
+        let looked =
+            watch.look(Reply { era: Era::Modern, outcome }, &Allowance::alone(1_000)).await;
         looked.map(|(reply, _)| match reply.outcome {
             Outcome::Result(Body::Whole(text)) | Outcome::Error(text) => text,
             Outcome::Result(Body::Arriving(_)) => "arriving".into(),
@@ -199,7 +202,10 @@ async fn errors_are_looked_at_and_large_bodies_are_held() {
     let whole = arriving(Ok("IA\"}".into()));
     assert_eq!(look(whole).await, Ok(r#"{"a":"[redacted:key]"}"#.into()));
     let broken = Broken("gone".into());
-    assert_eq!(look(arriving(Err(broken.clone()))).await, Err(Unfit::Broken(broken)));
+    let unfit = Unfit::Uncollected(broken.clone().into());
+    assert_eq!(look(arriving(Err(broken))).await, Err(unfit));
+    let unfit = Unfit::Uncollected(Unheld::TooLarge(1_000).into());
+    assert_eq!(look(arriving(Ok(vec![b'x'; 1_000].into()))).await, Err(unfit));
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,6 +15,7 @@ use futures::stream::BoxStream;
 use hyper::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
+use crate::budget::{Allowance, Growing, NoRoom, Unheld};
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::note::Notes;
@@ -317,19 +318,32 @@ pub enum Body {
 #[error("the upstream broke off in the middle of its reply: {0}")]
 pub struct Broken(pub String);
 
+/// Why a payload is not there as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Uncollected {
+    /// Its upstream broke off.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    /// It cannot be held.
+    #[error(transparent)]
+    Unheld(#[from] Unheld),
+}
+
 impl Body {
-    /// The whole payload, at most `limit` bytes of it.
-    pub async fn collect(self, limit: usize) -> Result<Bytes, Broken> {
+    /// The whole payload, as far as there is room to hold it. It counts while it is collected; whoever keeps it has it count from
+    /// then on.
+    pub async fn collect(self, allowed: &Allowance) -> Result<Bytes, Uncollected> {
         let mut pieces = match self {
             Self::Whole(bytes) => return Ok(bytes),
             Self::Arriving(pieces) => pieces,
         };
-        let mut whole = BytesMut::new();
+        let (mut whole, mut growing) = (BytesMut::new(), Growing::new(&allowed.budget));
         while let Some(piece) = pieces.next().await {
             whole.extend_from_slice(&piece?);
-            if whole.len() > limit {
-                return Err(Broken(format!("more than {limit} bytes")));
+            if whole.len() > allowed.limit {
+                return Err(Unheld::TooLarge(allowed.limit).into());
             }
+            growing.reach(whole.len()).map_err(|NoRoom| Unheld::NoRoom)?;
         }
         Ok(whole.freeze())
     }
@@ -347,6 +361,8 @@ impl fmt::Debug for Body {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
+    use futures::FutureExt;
 
     fn ask(method: Method, params: &'static str) -> Result<Ask, BadParams> {
         Ask::parse(method, Object::parse(params).expect(params))
@@ -387,12 +403,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_arrives_is_collected_within_its_limit() {
-        let arriving = || {
-            let pieces = ["{\"a\":", "1}"].map(|piece| Ok(Bytes::from_static(piece.as_bytes())));
-            Body::Arriving(futures::stream::iter(pieces).boxed())
+    async fn a_body_that_arrives_is_collected_within_its_limit_and_where_there_is_room() {
+        let arriving = |pieces: &[&'static str]| {
+            let pieces = pieces.iter().map(|piece| Ok(Bytes::from_static(piece.as_bytes())));
+            Body::Arriving(futures::stream::iter(pieces.collect::<Vec<_>>()).boxed())
         };
-        assert_eq!(arriving().collect(7).await, Ok("{\"a\":1}".into()));
-        assert!(arriving().collect(6).await.is_err());
+        let room = |limit| Allowance { limit, budget: Budget::new(1 << 20) };
+        let small = ["{\"a\":", "1}"];
+        assert_eq!(arriving(&small).collect(&room(7)).await, Ok("{\"a\":1}".into()));
+        let too_large = Uncollected::Unheld(Unheld::TooLarge(6));
+        assert_eq!(arriving(&small).collect(&room(6)).await, Err(too_large));
+
+        let (room, large) = (room(1 << 20), [" ".repeat(60_000).leak() as &str; 3]);
+        assert_eq!(arriving(&large).collect(&room).await.map(|whole| whole.len()), Ok(180_000));
+        assert_eq!(room.budget.held(), 0);
+        let others = room.budget.keep(vec![0; 1_000_000].into()).expect("room");
+        let no_room = Uncollected::Unheld(Unheld::NoRoom);
+        assert_eq!(arriving(&large).collect(&room).await, Err(no_room));
+        assert!(arriving(&small).collect(&room).await.is_ok(), "what is small passes");
+        drop(others);
+        assert_eq!(room.budget.held(), 0);
+        // Dropped on its way, too.
+        let begun = futures::stream::iter([Ok(Bytes::from_static(large[0].as_bytes()))]);
+        let endless = Body::Arriving(begun.chain(futures::stream::pending()).boxed());
+        let mut collecting = Box::pin(endless.collect(&room));
+        assert!((&mut collecting).now_or_never().is_none() && room.budget.held() > 0);
+        drop(collecting);
+        assert_eq!(room.budget.held(), 0);
     }
 }

@@ -6,6 +6,8 @@ use crate::json::Object;
 use crate::mcp::kind::Kind;
 use crate::mcp::mirror::BadMark;
 
+// No keys: what is larger than any of these nobody wrote for a model to read, and views are built for it.
+
 /// The largest definition that is taken, in bytes.
 pub const MAX_DEFINITION_BYTES: usize = 64 * 1024;
 /// The longest name, in characters.

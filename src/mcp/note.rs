@@ -4,7 +4,7 @@
 //! Promises: the upstream's side never waits. Progress only increases, comes at most [`PER_SECOND`] times a
 //! second after a first burst of as many, and the last one always comes to a client that reads. Log
 //! messages come as they were sent, in their order, if they are severe enough for the client; at most
-//! [`LOGS_PER_SECOND`] after a burst. Who does not read loses notes, never its reply.
+//! [`LOGS_PER_SECOND`] after a burst. What waits counts against the budget of all that is held, where there is one. Who does not read loses notes, never its reply.
 //!
 //! Knows nothing of: tokens. Each hop mints its own, so none travels through the house.
 
@@ -19,6 +19,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::budget::{Budget, Growing, SMALL_BYTES};
 use crate::json::{self, Object};
 use crate::mcp::log::{Level, Wanted};
 use crate::mcp::task::{Names, rename_related};
@@ -83,6 +84,9 @@ struct State {
     /// In the order in which they came.
     queue: VecDeque<Note>,
     log_bytes: usize,
+    /// Of the small notes. Large ones count as the messages that they came in.
+    small_bytes: usize,
+    growing: Option<Growing>,
     dropped_logs: u64,
     /// Whether somebody takes them.
     is_read: bool,
@@ -131,6 +135,8 @@ impl Notes {
             last_heard: Instant::now(),
             queue: VecDeque::new(),
             log_bytes: 0,
+            small_bytes: 0,
+            growing: None,
             dropped_logs: 0,
             is_read,
             onward: None,
@@ -154,6 +160,11 @@ impl Notes {
     /// Tells of visits that are done with, too: beside the call while it is under way, later through `visits`.
     pub fn tell_visits(&self, visits: &Visits) {
         self.shared.lock().visits = Some(visits.clone());
+    }
+
+    /// Has what waits count against a budget, once it is much together.
+    pub fn count_against(&self, budget: &Budget) {
+        self.shared.lock().growing = Some(Growing::new(budget));
     }
 
     /// Whether the client wants to know when a visit is done with.
@@ -250,7 +261,7 @@ impl Notes {
         let waiting = state.queue.iter().filter(|note| matches!(note, Note::Visited(_))).count();
         let is_small = params.len() <= MAX_DONE_BYTES;
         if state.is_read && is_small && waiting < MAX_VISITED {
-            state.queue.push_back(Note::Visited(params));
+            state.push(Note::Visited(params));
             drop(state);
             self.shared.came.notify_one();
         } else {
@@ -284,25 +295,61 @@ impl State {
         if waiting >= MAX_PROGRESS {
             self.drop_oldest_progress();
         }
-        self.queue.push_back(Note::Progress(params));
+        let note = Note::Progress(params);
+        if !self.has_room(&note) {
+            // The last one always comes.
+            self.thin_progress(0);
+        }
+        self.push(note);
+    }
+
+    fn push(&mut self, note: Note) {
+        self.small_bytes += note.small_bytes();
+        self.queue.push_back(note);
+    }
+
+    fn has_room(&mut self, note: &Note) -> bool {
+        let then = self.small_bytes + note.small_bytes();
+        self.growing.as_mut().is_none_or(|growing| growing.reach(then).is_ok())
+    }
+
+    /// Takes the one at a place in the queue.
+    fn remove(&mut self, at: usize) -> Option<Note> {
+        let note = self.queue.remove(at)?;
+        self.small_bytes -= note.small_bytes();
+        if let Note::Log(params) = &note {
+            self.log_bytes -= params.len();
+        }
+        if self.queue.is_empty()
+            && let Some(growing) = &mut self.growing
+        {
+            growing.clear();
+        }
+        Some(note)
+    }
+
+    fn take_all(&mut self) -> VecDeque<Note> {
+        (self.small_bytes, self.log_bytes, self.growing) = (0, 0, None);
+        std::mem::take(&mut self.queue)
     }
 
     /// Whether there was room.
     fn push_log(&mut self, params: Bytes) -> bool {
         let waiting = self.queue.iter().filter(|note| matches!(note, Note::Log(_))).count();
         let bytes = self.log_bytes + params.len();
-        if waiting >= MAX_LOGS || bytes > MAX_LOG_BYTES {
+        let note = Note::Log(params);
+        if waiting >= MAX_LOGS || bytes > MAX_LOG_BYTES || !self.has_room(&note) {
             self.dropped_logs += 1;
             return false;
         }
         self.log_bytes = bytes;
-        self.queue.push_back(Note::Log(params));
+        self.push(note);
         true
     }
 
     fn drop_oldest_progress(&mut self) {
         let oldest = self.queue.iter().position(Note::is_progress);
-        oldest.map(|at| self.queue.remove(at));
+        oldest.map(|at| self.remove(at));
     }
 
     /// Drops progress until no more than `count` of it is left, the newest.
@@ -312,11 +359,7 @@ impl State {
     }
 
     fn take(&mut self, is_next: impl Fn(&Note) -> bool) -> Option<Note> {
-        let note = self.queue.remove(self.queue.iter().position(is_next)?)?;
-        if let Note::Log(params) = &note {
-            self.log_bytes -= params.len();
-        }
-        Some(note)
+        self.remove(self.queue.iter().position(is_next)?)
     }
 }
 
@@ -328,6 +371,15 @@ impl Note {
             Self::Progress(params) => params,
             other => panic!("not progress: {other:?}"),
         }
+    }
+
+    /// How many bytes it keeps, if they are few.
+    fn small_bytes(&self) -> usize {
+        let bytes = match self {
+            Self::Progress(params) => params.text_bytes(),
+            Self::Log(params) | Self::Visited(params) => params.len(),
+        };
+        if bytes <= SMALL_BYTES { bytes } else { 0 }
     }
 
     fn is_progress(&self) -> bool {
@@ -391,7 +443,7 @@ impl NoteStream {
         let mut state = self.shared.lock();
         state.thin_progress(left);
         state.is_read = false;
-        state.queue.drain(..).collect()
+        state.take_all().into()
     }
 }
 
@@ -399,7 +451,7 @@ impl Drop for NoteStream {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.is_read = false;
-        let unread = std::mem::take(&mut state.queue);
+        let unread = state.take_all();
         if let Some(visits) = &state.visits {
             let visited = unread.into_iter().filter_map(|note| match note {
                 Note::Visited(params) => Some(params),
@@ -426,6 +478,35 @@ mod tests {
 
     fn log(level: &str, number: usize) -> Object {
         Object::parse(format!(r#"{{"level":"{level}","data":{number}}}"#)).expect("an object")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_counts_against_the_budget_and_is_given_back() {
+        let budget = Budget::new(1 << 20);
+        let padded = |number: usize| {
+            let text = format!(r#"{{"level":"error","data":"{number}{}"}}"#, "x".repeat(4_000));
+            Object::parse(text).expect("an object")
+        };
+        let (notes, mut stream) = Notes::open(true, Wanted::from(Level::Debug));
+        notes.count_against(&budget);
+        (0..4).for_each(|number| notes.log(&padded(number)));
+        assert_eq!(budget.held(), 0, "that is little");
+        (4..100).for_each(|number| notes.log(&padded(number)));
+        assert!((400_000..500_000).contains(&budget.held()), "{}", budget.held());
+        stream.next().await;
+        assert_eq!(stream.rest().len(), 99);
+        assert_eq!(budget.held(), 0);
+
+        let others = budget.keep(vec![0; 1_000_000].into()).expect("room");
+        let (notes, stream) = Notes::open(true, Wanted::from(Level::Debug));
+        notes.count_against(&budget);
+        (0..100).for_each(|number| notes.log(&padded(number)));
+        notes.progress(note(1));
+        let rest = stream.rest();
+        assert!(rest.len() < 6, "without room only little waits: {}", rest.len());
+        assert!(rest.iter().any(Note::is_progress), "the last progress always comes");
+        drop(others);
+        assert_eq!(budget.held(), 0);
     }
 
     fn value(note: &Note) -> u32 {

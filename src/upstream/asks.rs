@@ -9,20 +9,20 @@
 use std::fmt;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::demand::Use;
+use super::passing::Passing;
 use super::questions::Questions;
 use super::vitals::{Failed, Meter};
 use super::wire::Sent;
 use super::{Error, Timeouts};
-use crate::mcp::call::{Body, Broken, Caller, Outcome, Reply};
+use crate::mcp::call::{Body, Caller, Outcome, Reply};
 use crate::mcp::note::Notes;
 use crate::mcp::question::{Answered, Question};
 
@@ -169,7 +169,7 @@ impl Running {
     /// Begins to wait for the client's answers.
     fn wait(mut self, questions: Vec<Question>, place: OwnedSemaphorePermit) -> Asks {
         self.turn = None;
-        self.meter.asks();
+        self.meter.answered();
         if !self.is_on_its_own {
             self.set_on_its_own();
         }
@@ -259,34 +259,17 @@ impl Running {
             Err(failed) => return self.fail(failed),
         };
         if let Outcome::Result(Body::Arriving(pieces)) = reply.outcome {
-            let (end, turn) = (self.last_moment(), (self.turn.take(), self.in_use.take()));
-            reply.outcome = Outcome::Result(Body::Arriving(self.arriving(end, turn, pieces)));
+            let passing = Passing {
+                turn: self.turn.take(),
+                in_use: self.in_use.take(),
+                silence: self.timeouts.call,
+                last_moment: self.last_moment(),
+                stop: self.stop.clone(),
+            };
+            let pieces = passing.through(pieces, &self.tasks);
+            reply.outcome = Outcome::Result(Body::Arriving(pieces));
         }
-        self.meter.replied(&reply.outcome);
+        self.meter.answered();
         Ok(Called::Replied(reply))
-    }
-
-    /// Holds a body that is still arriving to the same limits, and to its turn until it has ended.
-    fn arriving(
-        &self,
-        last_moment: Instant,
-        turn: (Option<OwnedSemaphorePermit>, Option<Use>),
-        pieces: BoxStream<'static, Result<bytes::Bytes, Broken>>,
-    ) -> BoxStream<'static, Result<bytes::Bytes, Broken>> {
-        let idle = self.timeouts.call;
-        let state = Some((pieces, turn));
-        futures::stream::unfold(state, move |state| {
-            let end = (Instant::now() + idle).min(last_moment);
-            async move {
-                let (mut pieces, turn) = state?;
-                match timeout_at(end, pieces.next()).await {
-                    Ok(None) => None,
-                    Ok(Some(Ok(piece))) => Some((Ok(piece), Some((pieces, turn)))),
-                    Ok(Some(Err(broken))) => Some((Err(broken), None)),
-                    Err(_) => Some((Err(Broken("it stopped arriving".into())), None)),
-                }
-            }
-        })
-        .boxed()
     }
 }

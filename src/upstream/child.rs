@@ -19,10 +19,6 @@ use super::rate::Rate;
 use crate::line::{Line, Lines};
 use crate::mcp::name::UpstreamName;
 
-/// How long a child may take to leave once its standard input is closed.
-const CLOSE_GRACE: Duration = Duration::from_secs(2);
-/// How long it may take once it was asked by signal.
-const TERMINATE_GRACE: Duration = Duration::from_secs(3);
 /// How long the last words of a child that has ended are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How much of standard error is kept.
@@ -47,6 +43,8 @@ pub(super) struct Keeper {
     pub(super) unhealthy: Arc<OnceLock<String>>,
     pub(super) ended: watch::Sender<Option<String>>,
     pub(super) gone: CancellationToken,
+    /// How long it may take to leave once its standard input is closed, and once it was asked by signal.
+    pub(super) patience: [Duration; 2],
 }
 
 impl Keeper {
@@ -122,11 +120,12 @@ impl Keeper {
     }
 
     async fn stop(&mut self) {
-        if timeout(CLOSE_GRACE, self.process.wait()).await.is_ok() {
+        let [unasked, asked] = self.patience;
+        if timeout(unasked, self.process.wait()).await.is_ok() {
             return;
         }
         self.process.terminate();
-        if timeout(TERMINATE_GRACE, self.process.wait()).await.is_ok() {
+        if timeout(asked, self.process.wait()).await.is_ok() {
             return;
         }
         self.process.kill();
@@ -140,7 +139,7 @@ async fn drain(mut stderr: Box<dyn AsyncRead + Send + Unpin>, tail: Tail, name: 
     let (mut rate, mut left_out) = (Rate::new(STDERR_LINES, Duration::from_secs(1)), 0_usize);
     while let Ok(1..) = stderr.read_buf(lines.buffer()).await {
         while let Some(line) = lines.next_line() {
-            let (Line::Whole(line) | Line::TooLong(line)) = line;
+            let (Line::Whole(line) | Line::TooLong(line) | Line::NoRoom(line)) = line;
             let line = String::from_utf8_lossy(&line).into_owned();
             if rate.exceeds(1) {
                 left_out += 1;

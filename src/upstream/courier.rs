@@ -23,6 +23,7 @@ use super::ear::Ear;
 use super::events::{Events, Media, Oversize, media_type};
 use super::pool::{Arrival, NoResponse, Pool};
 use super::wire::{Failure, Sent};
+use crate::budget::Budget;
 use crate::rpc::Outcome;
 
 /// How long a message that nobody waits for may take.
@@ -49,6 +50,8 @@ struct Shared {
     /// On every request, as configured.
     headers: HeaderMap,
     max_message: usize,
+    /// What messages count against that are not small.
+    budget: Budget,
     tasks: TaskTracker,
     replies: Arc<Semaphore>,
 }
@@ -59,10 +62,12 @@ impl Courier {
         url: Uri,
         headers: HeaderMap,
         max_message: usize,
+        budget: Budget,
         tasks: TaskTracker,
     ) -> Self {
         let replies = Arc::new(Semaphore::new(MAX_REPLIES));
-        Self { shared: Arc::new(Shared { pool, headers, max_message, tasks, replies }), url }
+        let shared = Shared { pool, headers, max_message, budget, tasks, replies };
+        Self { shared: Arc::new(shared), url }
     }
 
     /// A courier to another place on the same server.
@@ -81,6 +86,16 @@ impl Courier {
     /// The largest message that is taken, in bytes.
     pub(super) fn max_message(&self) -> usize {
         self.shared.max_message
+    }
+
+    /// What messages count against that are not small.
+    pub(super) fn budget(&self) -> &Budget {
+        &self.shared.budget
+    }
+
+    /// The events in a body.
+    pub(super) fn events(&self, body: Arrival, oversize: Oversize) -> Events {
+        Events::new(body, self.shared.max_message, &self.shared.budget, oversize)
     }
 
     /// Where what goes on by itself is run.
@@ -117,7 +132,7 @@ impl Courier {
             return Err(refused(&head));
         }
         match media_type(&head.headers) {
-            Media::Events => Ok(Events::new(body, self.shared.max_message, oversize)),
+            Media::Events => Ok(self.events(body, oversize)),
             _ => Err(Failure::Protocol("it answered with something else than events".into())),
         }
     }

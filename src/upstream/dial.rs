@@ -5,6 +5,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use hyper::Uri;
@@ -96,8 +97,13 @@ impl Number {
 
 /// Opens connections and starts processes.
 pub trait Dial: Send + Sync + 'static {
-    /// Opens a connection to the server of `url`, with TLS where its scheme says so.
-    fn connect<'a>(&'a self, url: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>>;
+    /// Opens a connection to the server of `url`, with TLS where its scheme says so. Each of its addresses is tried for
+    /// no longer than `time`.
+    fn connect<'a>(
+        &'a self,
+        url: &'a Uri,
+        time: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>>;
     /// Starts a process.
     fn spawn(&self, command: &Command) -> io::Result<Child>;
 }

@@ -9,6 +9,7 @@ use hyper::header::CONTENT_TYPE;
 
 use super::pool::Arrival;
 use super::wire::Failure;
+use crate::budget::Budget;
 use crate::event_stream::{Event, Reader};
 
 /// The events of one response.
@@ -16,10 +17,9 @@ pub(super) struct Events {
     body: Arrival,
     reader: Reader,
     ready: std::vec::IntoIter<Event>,
-    limit: usize,
 }
 
-/// What an event over the limit does.
+/// What an event does that cannot be held: it is over the limit, or there is no room for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Oversize {
     /// It ends the stream, which is there for one request.
@@ -29,13 +29,13 @@ pub(super) enum Oversize {
 }
 
 impl Events {
-    /// The events in a body, each of at most `limit` bytes.
-    pub(super) fn new(body: Arrival, limit: usize, oversize: Oversize) -> Self {
+    /// The events in a body, each of at most `limit` bytes, which count against `budget`.
+    pub(super) fn new(body: Arrival, limit: usize, budget: &Budget, oversize: Oversize) -> Self {
         let reader = match oversize {
             Oversize::Fails => Reader::new(limit),
             Oversize::IsCut => Reader::cutting(limit),
         };
-        Self { body, reader, ready: Vec::new().into_iter(), limit }
+        Self { body, reader: reader.counted(budget), ready: Vec::new().into_iter() }
     }
 
     /// The next event; `None` at the end of the stream. Cancel-safe.
@@ -48,9 +48,7 @@ impl Events {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(Failure::Broke(error)),
                 Some(Ok(chunk)) => {
-                    let events = self.reader.feed(&chunk);
-                    let too_large = |_| Failure::TooLarge(self.limit);
-                    let events = events.map_err(too_large)?;
+                    let events = self.reader.feed(&chunk)?;
                     let has_begun = self.reader.has_begun();
                     if !has_begun || !events.is_empty() {
                         self.body.message_ended(has_begun);

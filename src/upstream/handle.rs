@@ -4,7 +4,6 @@ mod waking;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -26,7 +25,8 @@ use super::subscriptions::{Interest, Listener, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
 use super::vitals::{Failed, Meter, Vitals};
 use super::wire::{Failure, Sent};
-use super::{Changes, Error, Listing, Report, Settings, Sharing, Source, Status};
+use super::{Changes, Error, Limits, Listing, Report, Settings, Sharing, Source, Status};
+use crate::budget::{Allowance, Budget};
 use crate::mcp::call::{Call, Caller, Owner, Reply};
 use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
@@ -35,10 +35,6 @@ use crate::mcp::revision::Era;
 use crate::mcp::task::TaskOwner;
 
 pub use waking::Awake;
-
-/// How many calls may wait for their turn, and how long.
-const MAX_WAITING: usize = 128;
-const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Complaints that wait for the supervisor. When it is full, one about the same connection is already
 /// on its way.
@@ -65,6 +61,8 @@ struct Shared {
     turns: Arc<Semaphore>,
     waiting: AtomicUsize,
     vitals: Arc<Vitals>,
+    /// What its messages count against.
+    budget: Budget,
     /// Who wants it, where it may sleep.
     demand: Arc<Demand>,
     /// Places of the calls that wait for their clients' answers.
@@ -86,14 +84,15 @@ impl Drop for Shared {
 
 impl Upstream {
     /// Starts the task that keeps the upstream connected until `stop`, or until nobody holds the handle and nothing
-    /// that was asked with it is under way. One that is lazy sleeps first.
+    /// that was asked with it is under way. One that is lazy sleeps first. What it sends counts against `budget`.
     pub fn start(
         settings: Settings,
         dial: Arc<dyn Dial>,
+        budget: &Budget,
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        Self::start_after(None, settings, dial, tasks, &stop)
+        Self::start_after(None, settings, dial, budget, tasks, &stop)
     }
 
     /// The same in the place of another one of this name: what its clients have subscribed to is subscribed to here.
@@ -101,6 +100,7 @@ impl Upstream {
         before: Option<&Self>,
         settings: Settings,
         dial: Arc<dyn Dial>,
+        budget: &Budget,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
@@ -112,7 +112,8 @@ impl Upstream {
         let (change_sender, changes) = watch::channel(Changes::default());
         let (complaints, complaint_receiver) = mpsc::channel(COMPLAINTS);
         let vitals = Vitals::new(settings.name.clone(), settings.breaker);
-        let opener = Opener::new(Arc::clone(&settings), dial, Arc::clone(&vitals), tasks.clone());
+        let (its, counts) = (Arc::clone(&vitals), budget.clone());
+        let opener = Opener::new(Arc::clone(&settings), dial, its, counts, tasks.clone());
         let opener = Arc::new(opener);
         let further = Links::new(Arc::clone(&settings), Arc::clone(&opener), change_sender.clone());
         let interest = match before {
@@ -161,6 +162,7 @@ impl Upstream {
             turns,
             waiting,
             vitals,
+            budget: budget.clone(),
             demand,
             asking,
             room: Room::new(),
@@ -204,6 +206,12 @@ impl Upstream {
     /// What it runs on.
     pub fn settings(&self) -> &Settings {
         &self.shared.settings
+    }
+
+    /// How much one of its replies may have, and what it counts against.
+    pub fn allowance(&self) -> Allowance {
+        let limit = self.shared.settings.limits.max_message;
+        Allowance { limit, budget: self.shared.budget.clone() }
     }
 
     /// How it is doing, and news of that.
@@ -265,6 +273,13 @@ impl Upstream {
 
     /// Sends a call, once. Dropping the future cancels it.
     pub async fn call(&self, call: Call) -> Result<Called, Error> {
+        let counting = self.shared.calls.begin(call.method);
+        let called = self.carry_out(call).await;
+        counting.end(&called);
+        called
+    }
+
+    async fn carry_out(&self, call: Call) -> Result<Called, Error> {
         let mut meter = Meter::new(&self.shared.vitals);
         let (in_use, turn) = match self.admit(&mut meter).await {
             Ok(admitted) => admitted,
@@ -444,13 +459,14 @@ impl Upstream {
 
     /// Waits for a turn, if not too many others do already.
     async fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let busy = || Error::Busy { retry_after: MAX_WAIT };
+        let Limits { waiting, wait, .. } = self.shared.settings.limits;
+        let busy = || Error::Busy { retry_after: wait };
         let turns = &self.shared.turns;
         if let Ok(turn) = Arc::clone(turns).try_acquire_owned() {
             return Ok(turn);
         }
-        let waiting = Waiting::begin(&self.shared.waiting).ok_or_else(busy)?;
-        let turn = timeout(MAX_WAIT, Arc::clone(turns).acquire_owned()).await;
+        let waiting = Waiting::begin(&self.shared.waiting, waiting).ok_or_else(busy)?;
+        let turn = timeout(wait, Arc::clone(turns).acquire_owned()).await;
         drop(waiting);
         turn.map_err(|_| busy())?.map_err(|_| busy())
     }
@@ -460,10 +476,10 @@ impl Upstream {
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    fn begin(count: &'a AtomicUsize) -> Option<Self> {
+    fn begin(count: &'a AtomicUsize, most: usize) -> Option<Self> {
         let before = count.fetch_add(1, Ordering::Relaxed);
         let place = Self(count);
-        (before < MAX_WAITING).then_some(place)
+        (before < most).then_some(place)
     }
 }
 

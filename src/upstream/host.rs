@@ -29,8 +29,6 @@ use super::dial::{Child, Command, Dial, Number, Process, Stream};
 use super::keeper;
 use super::{shim, spawner};
 
-/// How long each address of a server may take to accept.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a name may take to be looked up.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a TLS handshake may take.
@@ -68,7 +66,7 @@ impl Host {
         self.tls.get_or_init(tls_connector).as_ref().map_err(|text| io::Error::other(text.clone()))
     }
 
-    async fn open(&self, url: &Uri) -> io::Result<Box<dyn Stream>> {
+    async fn open(&self, url: &Uri, time: Duration) -> io::Result<Box<dyn Stream>> {
         let host = url.host().ok_or_else(|| io::Error::other("the URL names no host"))?;
         let is_tls = url.scheme_str() == Some("https");
         let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
@@ -77,7 +75,7 @@ impl Host {
         let unreachable =
             |error: io::Error| io::Error::new(error.kind(), format!("{host}:{port}: {error}"));
         let addresses = self.look_up(host, port).await.map_err(unreachable)?;
-        let stream = connect(addresses).await.map_err(unreachable)?;
+        let stream = connect(addresses, time).await.map_err(unreachable)?;
         if !is_tls {
             return Ok(Box::new(stream));
         }
@@ -112,8 +110,12 @@ impl Default for Names {
 }
 
 impl Dial for Host {
-    fn connect<'a>(&'a self, url: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
-        self.open(url).boxed()
+    fn connect<'a>(
+        &'a self,
+        url: &'a Uri,
+        time: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        self.open(url, time).boxed()
     }
 
     fn spawn(&self, command: &Command) -> io::Result<Child> {
@@ -170,11 +172,11 @@ impl Dial for Host {
     }
 }
 
-async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+async fn connect(addresses: Vec<SocketAddr>, time: Duration) -> io::Result<TcpStream> {
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long");
     let mut last = io::Error::other("its name has no address");
     for address in addresses {
-        let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+        let connected = timeout(time, TcpStream::connect(address)).await;
         match connected.map_err(late).flatten() {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
@@ -486,7 +488,7 @@ mod tests {
         });
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let url = Uri::from_static("http://upstream.test:1/");
-        let pool = Pool::new(Arc::new(host), url, tasks, stop.clone());
+        let pool = Pool::new(Arc::new(host), url, CONNECT, tasks, stop.clone());
         let ask = async || {
             let request = hyper::Request::get("/").header("host", "upstream.test");
             let request = request.body(http_body_util::Full::default()).expect("a request");
@@ -523,7 +525,7 @@ mod tests {
         let host = knowing(std::future::pending);
         let begin = tokio::time::Instant::now();
         let url = Uri::from_static("http://upstream.test/mcp");
-        let error = host.connect(&url).await.err().expect("nobody knows it");
+        let error = host.connect(&url, CONNECT).await.err().expect("nobody knows it");
         assert_eq!(error.to_string(), "upstream.test:80: looking its name up took too long");
         assert_eq!(begin.elapsed(), Duration::from_secs(5));
     }
@@ -575,12 +577,12 @@ mod tests {
         let port = listener.local_addr().expect("bound").port();
         let url: Uri = format!("http://127.0.0.1:{port}/mcp").parse().expect("a URL");
         let host = Host::new();
-        let (ours, theirs) = tokio::join!(host.connect(&url), listener.accept());
+        let (ours, theirs) = tokio::join!(host.connect(&url, CONNECT), listener.accept());
         ours.expect("connected").write_all(b"x").await.expect("written");
         let mut read = [0];
         theirs.expect("accepted").0.read_exact(&mut read).await.expect("read");
         drop(listener);
-        let refused = host.connect(&url).await.map(|_| ()).expect_err("nobody listens");
+        let refused = host.connect(&url, CONNECT).await.map(|_| ()).expect_err("nobody listens");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 
@@ -588,9 +590,8 @@ mod tests {
     async fn a_silent_connection_is_probed() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let stream = super::connect(vec![SocketAddr::from(([127, 0, 0, 1], port))])
-            .await
-            .expect("connected");
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let stream = super::connect(vec![address], CONNECT).await.expect("connected");
         assert!(sockopt::socket_keepalive(&stream).expect("an option"));
         assert_eq!(sockopt::tcp_keepidle(&stream).expect("an option"), KEEP_ALIVE_AFTER);
     }
@@ -602,10 +603,12 @@ mod tests {
         let url: Uri = format!("https://127.0.0.1:{port}/mcp").parse().expect("a URL");
         let host = Host::new();
         let hang_up = async { drop(listener.accept().await) };
-        let (refused, ()) = tokio::join!(host.connect(&url), hang_up);
+        let (refused, ()) = tokio::join!(host.connect(&url, CONNECT), hang_up);
         let refused = refused.map(|_| ()).expect_err("no TLS there").to_string();
         assert!(refused.starts_with("TLS: "), "{refused}");
     }
+
+    const CONNECT: Duration = Duration::from_secs(2);
 
     /// A legacy server in a few lines of shell: it answers by method, under the id that was sent.
     const SERVER: &str = r#"
@@ -623,12 +626,36 @@ mod tests {
         done
     "#;
 
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn connecting_takes_no_longer_than_it_may() {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+        // The kernel takes one or two that nobody accepts; who comes then hears nothing.
+        let listener = socket.listen(1).expect("it listens");
+        let port = listener.local_addr().expect("an address").port();
+        let (mut taken, time) = (Vec::new(), Duration::from_millis(300));
+        let (refused, took) = loop {
+            let began = std::time::Instant::now();
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            match super::connect(vec![address], time).await {
+                Ok(stream) => taken.push(stream),
+                Err(error) => break (error, began.elapsed()),
+            }
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut, "{refused}");
+        assert!((1..9).contains(&taken.len()) && took >= time && took < 10 * time, "{took:?}");
+    }
+
     #[tokio::test]
     async fn a_real_child_is_an_upstream() {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let mut settings = settings(Over::Stdio);
         settings.source = Source::Process(sh(SERVER));
-        let upstream = Upstream::start(settings, Arc::new(Host::new()), &tasks, stop.clone());
+        let upstream = {
+            let (dial, budget) = (Arc::new(Host::new()), crate::budget::Budget::new(1 << 20));
+            Upstream::start(settings, dial, &budget, &tasks, stop.clone())
+        };
         let mut status = upstream.status();
         let settled = status.wait_for(|status| !matches!(status, Status::Starting)).await;
         assert!(matches!(&*settled.expect("alive"), Status::Up(_)));

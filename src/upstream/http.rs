@@ -16,7 +16,6 @@ use hyper::HeaderMap;
 use super::courier::{Courier, refusal};
 use super::ear::{Claim, Ear, Heard};
 use super::events::{Events, Media, Oversize, media_type};
-use super::pool::Arrival;
 use super::reply::{self, Read};
 use super::wire::{Answer, Cancel, Failure, Outgoing, Sent, cancelled};
 use crate::mcp::call::{Body, Outcome};
@@ -61,8 +60,9 @@ impl Wire {
         }
         let outcome = match media_type(&head.headers) {
             Media::Json => {
-                let limit = self.courier.max_message();
-                match reply::read(body, id, limit, request.stream, request.unless).await? {
+                let (limit, budget) = (self.courier.max_message(), self.courier.budget());
+                let (stream, unless) = (request.stream, request.unless);
+                match reply::read(body, id, limit, budget, stream, unless).await? {
                     Read::Arriving(pieces) => Outcome::Result(Body::Arriving(pieces)),
                     Read::Whole(text) => {
                         let heard = self.ear.hear(text, Some(id));
@@ -72,7 +72,10 @@ impl Wire {
                     }
                 }
             }
-            Media::Events => self.follow(id, request, self.events(body)).await?,
+            Media::Events => {
+                let events = self.courier.events(body, Oversize::Fails);
+                self.follow(id, request, events).await?
+            }
             Media::None => {
                 return Err(Failure::Protocol(format!("HTTP {} without an answer", head.status)));
             }
@@ -173,10 +176,6 @@ impl Wire {
     /// Tells the server that its session is over, if it wants to know. Waits a moment for it.
     pub(super) async fn delete(&self, headers: &HeaderMap) {
         self.courier.delete(headers).await;
-    }
-
-    fn events(&self, body: Arrival) -> Events {
-        Events::new(body, self.courier.max_message(), Oversize::Fails)
     }
 }
 

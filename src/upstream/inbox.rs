@@ -1,8 +1,8 @@
 //! What comes in on the one stream that all open requests of a connection share: a child's standard
 //! output, or the event stream of the HTTP+SSE pair.
 //!
-//! Promises: an answer ends the request that it names and no other; so does one that is too large, if
-//! its ends tell whose it is. Nothing here waits.
+//! Promises: an answer ends the request that it names and no other; so does one that is too large, or for which there
+//! is no room, if its ends tell whose it is. Nothing here waits.
 //!
 //! Knows nothing of: how the stream is framed, and how anything is sent.
 
@@ -13,13 +13,12 @@ use hyper::HeaderMap;
 
 use super::ear::{Claim, Ear, Junk};
 use super::wire::{Answer, Failure};
+use crate::budget::Unheld;
 use crate::json::Extract;
 
 /// Hears one stream for all open requests.
 pub(super) struct Inbox {
     pub(super) ear: Arc<Ear>,
-    /// The largest text that is taken, in bytes.
-    pub(super) limit: usize,
 }
 
 /// What a text held that the wire has to see to.
@@ -50,12 +49,11 @@ impl Inbox {
         Ok(Taken { replies: heard.replies, unasked })
     }
 
-    /// Ends the request that a text over the limit was the answer to, as far as its ends tell; an end
+    /// Ends the request that a text which is not held was the answer to, as far as its ends tell; an end
     /// that was not kept is empty.
-    pub(super) fn refuse(&self, head: &[u8], tail: &[u8]) {
-        let settled = self.end_named(head, tail, Failure::TooLarge(self.limit));
-        let (upstream, limit) = (&self.ear.name, self.limit);
-        tracing::warn!(%upstream, settled, limit, "a message over the limit was skipped");
+    pub(super) fn refuse(&self, head: &[u8], tail: &[u8], why: Unheld) {
+        let settled = self.end_named(head, tail, why.into());
+        tracing::warn!(upstream = %self.ear.name, settled, %why, "a message was skipped");
     }
 
     /// Ends the request that a text was to answer, as far as its ends tell.

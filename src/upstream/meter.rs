@@ -17,6 +17,27 @@ pub struct Calls {
     ends: [[Counter; CallEnd::ALL.len()]; Method::ALL.len()],
 }
 
+/// A call that is being counted. Dropped before its end, it was cancelled.
+pub(super) struct Counting<'c> {
+    calls: &'c Calls,
+    method: Method,
+    began: Instant,
+    end: CallEnd,
+}
+
+impl Counting<'_> {
+    /// The call is over, or its upstream asks something.
+    pub(super) fn end(mut self, called: &Result<Called, Error>) {
+        self.end = end_of(called);
+    }
+}
+
+impl Drop for Counting<'_> {
+    fn drop(&mut self) {
+        self.calls.count(self.method, self.end, self.began);
+    }
+}
+
 /// How a call went.
 pub fn end_of(called: &Result<Called, Error>) -> CallEnd {
     match called {
@@ -32,8 +53,12 @@ pub fn error_type(end: CallEnd) -> Option<&'static str> {
 }
 
 impl Calls {
-    /// A call ended so, which began then.
-    pub fn count(&self, method: Method, end: CallEnd, began: Instant) {
+    /// Begins to count a call.
+    pub(super) fn begin(&self, method: Method) -> Counting<'_> {
+        Counting { calls: self, method, began: Instant::now(), end: CallEnd::Cancelled }
+    }
+
+    fn count(&self, method: Method, end: CallEnd, began: Instant) {
         self.durations.observe(began.elapsed());
         self.ends[method as usize][end as usize].count();
     }

@@ -24,6 +24,7 @@ use super::subscriptions::Interest;
 use super::vitals::Vitals;
 use super::wire::{Failure, Wire};
 use super::{Changes, Settings, Source, Transport, http, stdio};
+use crate::budget::Budget;
 use crate::mcp::revision::Era;
 
 /// What all connections to one upstream are opened with.
@@ -31,6 +32,8 @@ pub(super) struct Opener {
     settings: Arc<Settings>,
     dial: Arc<dyn Dial>,
     vitals: Arc<Vitals>,
+    /// What messages count against that are not small.
+    budget: Budget,
     tasks: TaskTracker,
     /// To a server on the network, once there was something to be sent.
     pool: OnceLock<Pool>,
@@ -87,10 +90,11 @@ impl Opener {
         settings: Arc<Settings>,
         dial: Arc<dyn Dial>,
         vitals: Arc<Vitals>,
+        budget: Budget,
         tasks: TaskTracker,
     ) -> Self {
         let pool_stop = CancellationToken::new();
-        Self { settings, dial, vitals, tasks, pool: OnceLock::new(), pool_stop }
+        Self { settings, dial, vitals, budget, tasks, pool: OnceLock::new(), pool_stop }
     }
 
     /// Opens a connection. Dropping the future ends what has been begun.
@@ -129,9 +133,8 @@ impl Opener {
                 wire: None,
             })?;
             let ear = self.ear(wanted);
-            let limits = &self.settings.limits;
-            let (concurrency, max) = (limits.concurrency, limits.max_message);
-            let stdio = stdio::Wire::start(child, Arc::clone(&ear), concurrency, max, &self.tasks);
+            let (hears, settings) = (Arc::clone(&ear), &self.settings);
+            let stdio = stdio::Wire::start(child, hears, settings, &self.budget, &self.tasks);
             if wanted.declared.is_none() {
                 let (process, tail) = stdio.child();
                 self.vitals.child_started(process, tail);
@@ -243,10 +246,12 @@ impl Opener {
     fn courier(&self, url: &Uri, headers: &HeaderMap) -> Courier {
         let pool = self.pool.get_or_init(|| {
             let (dial, stop) = (Arc::clone(&self.dial), self.pool_stop.clone());
-            Pool::new(dial, url.clone(), self.tasks.clone(), stop)
+            let connect = self.settings.timeouts.connect;
+            Pool::new(dial, url.clone(), connect, self.tasks.clone(), stop)
         });
-        let max_message = self.settings.limits.max_message;
-        Courier::new(pool.clone(), url.clone(), headers.clone(), max_message, self.tasks.clone())
+        let (limit, budget) = (self.settings.limits.max_message, self.budget.clone());
+        let (pool, tasks) = (pool.clone(), self.tasks.clone());
+        Courier::new(pool, url.clone(), headers.clone(), limit, budget, tasks)
     }
 
     fn ear(&self, wanted: &Wanted) -> Arc<Ear> {

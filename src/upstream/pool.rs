@@ -52,6 +52,8 @@ pub(super) struct Pool {
 struct Shared {
     dial: Arc<dyn Dial>,
     url: Uri,
+    /// How long connecting may take.
+    connect: Duration,
     /// The most recently used stands last.
     idle: Mutex<Vec<Lease>>,
     tasks: TaskTracker,
@@ -80,10 +82,12 @@ impl Pool {
     pub(super) fn new(
         dial: Arc<dyn Dial>,
         url: Uri,
+        connect: Duration,
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        Self { shared: Arc::new(Shared { dial, url, idle: Mutex::default(), tasks, stop }) }
+        let idle = Mutex::default();
+        Self { shared: Arc::new(Shared { dial, url, connect, idle, tasks, stop }) }
     }
 
     /// Sends a request and waits for the head of its response; `sent` tells once it begins to be written. Dropping the future, or the response
@@ -130,7 +134,7 @@ impl Pool {
 
     async fn connect(&self) -> Result<Lease, NoResponse> {
         let unsent = |text: String| NoResponse::Unsent(text);
-        let stream = self.shared.dial.connect(&self.shared.url).await;
+        let stream = self.shared.dial.connect(&self.shared.url, self.shared.connect).await;
         let stream = stream.map_err(|error| unsent(error.to_string()))?;
         let (sender, connection) = http1::Builder::new()
             .max_headers(MAX_HEADERS)

@@ -13,6 +13,7 @@ use futures::stream::BoxStream;
 
 use super::pool::Arrival;
 use super::wire::Failure;
+use crate::budget::{Budget, Growing, NoRoom};
 use crate::json::{Extract, Extracted, Object};
 use crate::mcp::call::Broken;
 
@@ -28,25 +29,27 @@ pub(super) enum Read {
     Arriving(BoxStream<'static, Result<Bytes, Broken>>),
 }
 
-/// Reads the body of the answer to request `id`, at most `limit` bytes; hands a large result on while
+/// Reads the body of the answer to request `id`, at most `limit` bytes, which count against `budget`; hands a large result on while
 /// it arrives if `stream` allows it, unless it has this member.
 pub(super) async fn read(
     mut body: Arrival,
     id: u64,
     limit: usize,
+    budget: &Budget,
     stream: bool,
     unless: Option<&'static str>,
 ) -> Result<Read, Failure> {
     if body.length().is_some_and(|length| length > limit as u64) {
         return Err(Failure::TooLarge(limit));
     }
-    let mut held = BytesMut::new();
+    let (mut held, mut growing) = (BytesMut::new(), Growing::new(budget));
     let mut may_stream = stream;
     while let Some(chunk) = body.chunk().await {
         held.extend_from_slice(&chunk.map_err(Failure::Broke)?);
         if held.len() > limit {
             return Err(Failure::TooLarge(limit));
         }
+        growing.reach(held.len()).map_err(|NoRoom| Failure::NoRoom)?;
         if may_stream && held.len() > HELD_BYTES {
             let mut extract = Extract::new("result", ENVELOPE_BYTES).watching(unless);
             match extract.feed(&held) {
@@ -59,7 +62,7 @@ pub(super) async fn read(
             }
         }
     }
-    Ok(Read::Whole(held.freeze()))
+    Ok(Read::Whole(growing.bind(held.freeze())))
 }
 
 /// Follows a body whose result is being handed on.

@@ -116,8 +116,6 @@ pub struct LastList {
 /// What has happened with an upstream since Weir started. Each only grows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How calls ended, by [`CallEnd::index`].
-    pub calls: [u64; CallEnd::ALL.len()],
     /// How often it was started, or connected to, after the first time.
     pub restarts: u64,
     /// How often it was left alone because too many calls in a row failed.
@@ -126,13 +124,6 @@ pub struct Counts {
     pub dropped: u64,
     /// Lines on the standard output of its child that are no message.
     pub junk: u64,
-}
-
-impl Counts {
-    /// How many calls ended in this way.
-    pub fn calls(&self, end: CallEnd) -> u64 {
-        self.calls[end.index()]
-    }
 }
 
 /// How a call ended.
@@ -176,13 +167,10 @@ impl CallEnd {
             Error::Busy { .. } => Self::Busy,
             Error::Broke(_) => Self::Broke,
             Error::TimedOut(_) => Self::TimedOut,
-            Error::TooLarge(_) | Error::Undeclared(_) | Error::Protocol(_) => Self::Unfit,
+            Error::TooLarge(_) | Error::NoRoom | Error::Undeclared(_) | Error::Protocol(_) => {
+                Self::Unfit
+            }
         }
-    }
-
-    /// Its place in [`CallEnd::ALL`].
-    pub fn index(self) -> usize {
-        self as usize
     }
 
     /// The end as metrics and JSON name it.

@@ -26,7 +26,7 @@ use super::inbox::{self, Inbox, Taken};
 use super::life::Life;
 use super::reference::{origin, resolve, same_origin};
 use super::wire::{Answer, Cancel, Failure, Outgoing, Sent, cancelled};
-use crate::event_stream::Event;
+use crate::event_stream::{Cut, Event};
 
 /// How long the first event may take: a server sends it before it has anything to do.
 const ENDPOINT: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ impl Wire {
         let standing = Arc::new(OnceLock::new());
         let reader = Reader {
             events,
-            inbox: Inbox { ear: Arc::clone(&ear), limit: courier.max_message() },
+            inbox: Inbox { ear: Arc::clone(&ear) },
             courier: courier.clone(),
             standing: Arc::clone(&standing),
         };
@@ -251,8 +251,8 @@ impl Reader {
             tracing::debug!(%upstream, name = quote(&event.name, 40), "an event that means nothing");
             return;
         }
-        if let Some(tail) = event.cut {
-            return self.inbox.refuse(&event.data, &tail);
+        if let Some(Cut { tail, why }) = event.cut {
+            return self.inbox.refuse(&event.data, &tail, why);
         }
         match self.inbox.take(event.data) {
             Ok(Taken { replies, .. }) if replies.is_empty() => {}

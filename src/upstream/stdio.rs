@@ -26,6 +26,8 @@ use super::inbox::{self, Inbox, Taken};
 use super::life::Life;
 use super::rate::Rate;
 use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
+use super::{Limits, Settings};
+use crate::budget::{Budget, Unheld};
 use crate::line::{Line, Lines};
 
 /// Places in the write queue beyond those of the calls: lists, the subscription, answers to pings.
@@ -34,6 +36,9 @@ const SPARE_PLACES: usize = 64;
 const MAX_UNREAD: usize = 64;
 const UNREAD_WAIT: Duration = Duration::from_secs(1);
 
+/// What is too much nonsense. No keys: a server that is in the right stays far below, and one that does not is broken in
+/// a way that no other number would heal.
+///
 /// How much may stand on standard output before the first message, in bytes: a banner is shorter.
 const MAX_PREFACE_BYTES: usize = 64 * 1024;
 /// How many lines that are no messages, and how many answers that nobody asked for, may come within [`SOON`].
@@ -93,10 +98,11 @@ impl Wire {
     pub(super) fn start(
         child: Child,
         ear: Arc<Ear>,
-        concurrency: usize,
-        max_message: usize,
+        settings: &Settings,
+        budget: &Budget,
         tasks: &TaskTracker,
     ) -> Self {
+        let Limits { concurrency, max_message, .. } = settings.limits;
         // Each call holds a place for its cancellation beside the one for itself (see `exchange`), and keeps
         // it while it waits for its client without having a turn.
         let (outbox, lines) = mpsc::channel(2 * concurrency + MAX_ASKING + SPARE_PLACES);
@@ -110,8 +116,9 @@ impl Wire {
         tasks.spawn(write(child.stdin, lines, closing.clone(), broken.clone()));
         let reader = Reader {
             stdout: child.stdout,
-            lines: Lines::new(max_message),
-            inbox: Inbox { ear: Arc::clone(&ear), limit: max_message },
+            lines: Lines::new(max_message).counted(budget),
+            max_message,
+            inbox: Inbox { ear: Arc::clone(&ear) },
             outbox: outbox.downgrade(),
             junk: Arc::clone(&junk),
             preface: 0,
@@ -129,6 +136,7 @@ impl Wire {
             unhealthy: Arc::clone(&unhealthy),
             ended: ended_sender,
             gone: gone.clone(),
+            patience: [settings.timeouts.stop, settings.timeouts.terminate],
         };
         let read = gone.clone();
         tasks.spawn(async move {
@@ -231,6 +239,7 @@ impl Drop for Open {
 struct Reader {
     stdout: Box<dyn AsyncRead + Send + Unpin>,
     lines: Lines,
+    max_message: usize,
     inbox: Inbox,
     /// Weak: the writer ends when nobody else sends any more.
     outbox: mpsc::WeakSender<Outbound>,
@@ -252,11 +261,13 @@ impl Reader {
                 match line {
                     Line::Whole(line) => self.hear(line)?,
                     Line::TooLong(head) => {
-                        self.inbox.refuse(&head, b"");
+                        self.inbox.refuse(&head, b"", Unheld::TooLarge(self.max_message));
                         if self.oversized.exceeds(1) {
                             return Err("it sent too many messages over the limit".into());
                         }
                     }
+                    // Nothing that it could help.
+                    Line::NoRoom(head) => self.inbox.refuse(&head, b"", Unheld::NoRoom),
                 }
             }
         }

@@ -27,6 +27,7 @@ use super::dial::{Child, Command, Dial, Process, Stream};
 use super::{
     Called, Limits, Retry, Settings, Sharing, Source, Status, Timeouts, Transport, Upstream,
 };
+use crate::budget::{Allowance, Budget};
 use crate::json::Object;
 use crate::mcp::call::{Call, Caller, Method as CallMethod, Outcome, Reply};
 use crate::mcp::capabilities;
@@ -39,6 +40,8 @@ pub(super) struct World {
     pub(super) dial: Arc<TestDial>,
     children: mpsc::Receiver<Peer>,
     requests: mpsc::Receiver<Exchange>,
+    /// What the upstream's messages count against.
+    pub(super) budget: Budget,
     pub(super) tasks: TaskTracker,
     pub(super) stop: CancellationToken,
 }
@@ -78,6 +81,7 @@ pub(super) fn settings(over: Over) -> Settings {
         era: None,
         sharing: Sharing::Shared,
         timeouts: Timeouts {
+            connect: Duration::from_secs(2),
             startup: Duration::from_secs(60),
             list: Duration::from_secs(10),
             call: Duration::from_secs(60),
@@ -85,6 +89,8 @@ pub(super) fn settings(over: Over) -> Settings {
             reset_on_progress: true,
             gather: Duration::from_millis(5),
             idle: None,
+            stop: Duration::from_secs(2),
+            terminate: Duration::from_secs(3),
         },
         retry: Retry {
             backoff: Duration::from_millis(250),
@@ -93,9 +99,12 @@ pub(super) fn settings(over: Over) -> Settings {
         },
         limits: Limits {
             concurrency: 4,
+            waiting: 128,
+            wait: Duration::from_secs(1),
             max_message: 1024 * 1024,
             max_items: 1_000,
             max_pages: 100,
+            max_list: 32 << 20,
         },
         required: false,
         lazy: false,
@@ -104,6 +113,14 @@ pub(super) fn settings(over: Over) -> Settings {
         kept_in: None,
     }
 }
+
+/// As much as comes.
+pub(super) fn unlimited() -> Allowance {
+    Allowance::alone(usize::MAX)
+}
+
+/// What all messages of an upstream may take together.
+pub(super) const BUDGET_BYTES: usize = 64 << 20;
 
 /// The settings of an upstream that is there for this caller alone.
 pub(super) fn alone(over: Over, caller: &Caller) -> Settings {
@@ -123,8 +140,9 @@ impl World {
             connections: AtomicUsize::new(0),
             servers: TaskTracker::new(),
         });
-        let upstream = Upstream::start(settings, dial.clone(), &tasks, stop.clone());
-        Self { upstream, dial, children, requests, tasks, stop }
+        let budget = Budget::new(BUDGET_BYTES);
+        let upstream = Upstream::start(settings, dial.clone(), &budget, &tasks, stop.clone());
+        Self { upstream, dial, children, requests, budget, tasks, stop }
     }
 
     /// The child that was started next.
@@ -179,10 +197,12 @@ impl World {
 
     /// Stops everything and checks that nothing is left.
     pub(super) async fn finish(self) {
+        drop(self.upstream);
         self.stop.cancel();
         self.tasks.close();
         let done = tokio::time::timeout(Duration::from_secs(30), self.tasks.wait()).await;
         assert!(done.is_ok(), "tasks are left over");
+        assert_eq!(self.budget.held(), 0, "what was held is given back");
     }
 
     /// A world whose stdio server has opened in this era.
@@ -291,7 +311,7 @@ pub(super) fn replied(called: Called) -> Reply {
 /// The payload of a reply: its result or its error.
 pub(super) async fn payload(called: Called) -> String {
     let bytes = match replied(called).outcome {
-        Outcome::Result(body) => body.collect(usize::MAX).await.expect("a whole body"),
+        Outcome::Result(body) => body.collect(&unlimited()).await.expect("a whole body"),
         Outcome::Error(error) => error,
     };
     String::from_utf8(bytes.to_vec()).expect("UTF-8")
@@ -311,7 +331,11 @@ pub(super) struct TestDial {
 }
 
 impl Dial for TestDial {
-    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn connect<'a>(
+        &'a self,
+        _: &'a Uri,
+        _: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         async {
             if self.refuses.load(Ordering::Relaxed) {
                 return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "refused"));
@@ -386,6 +410,12 @@ impl Peer {
     pub(super) async fn write(&mut self, line: &str) {
         let writes = self.writes.as_mut().expect("standard output is open");
         writes.write_all(format!("{line}\n").as_bytes()).await.expect("a pipe");
+    }
+
+    /// Writes the beginning of a line.
+    pub(super) async fn begin(&mut self, text: &str) {
+        let writes = self.writes.as_mut().expect("standard output is open");
+        writes.write_all(text.as_bytes()).await.expect("a pipe");
     }
 
     pub(super) async fn send(&mut self, message: Value) {

@@ -8,6 +8,7 @@ mod lists;
 mod opening;
 mod pair;
 mod questions;
+mod room;
 mod rules;
 mod sleeping;
 mod subscriptions;

@@ -1,6 +1,6 @@
 //! What is kept of how one upstream is doing: written by whoever learns it, read by reports.
 //!
-//! Promises: what happens with each call and each message is counted without a lock; the rest changes rarely, and
+//! Promises: what happens with each message is counted without a lock; the rest changes rarely, and
 //! is behind one. Nothing here waits.
 //!
 //! Knows nothing of: who reads it.
@@ -14,10 +14,9 @@ use tokio::time::Instant;
 use super::breaker::{self, Breaker, Pass, Position, Strike, Verdict};
 use super::child::Tail;
 use super::dial::Number;
-use super::report::{CallEnd, Counts, LastList, Report, State};
+use super::report::{Counts, LastList, Report, State};
 use super::wire::Failure;
 use super::{Error, Listing, Status};
-use crate::mcp::call::Outcome;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 
@@ -26,7 +25,6 @@ use crate::mcp::name::UpstreamName;
 pub(super) struct Vitals {
     name: UpstreamName,
     breaker: Breaker,
-    calls: [AtomicU64; CallEnd::ALL.len()],
     restarts: AtomicU64,
     dropped: AtomicU64,
     junk: AtomicU64,
@@ -56,7 +54,6 @@ impl Vitals {
         Arc::new(Self {
             name,
             breaker: Breaker::new(breaker),
-            calls: Default::default(),
             restarts: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             junk: AtomicU64::new(0),
@@ -202,7 +199,6 @@ impl Vitals {
             waiting,
             lists,
             counts: Counts {
-                calls: std::array::from_fn(|end| self.calls[end].load(Ordering::Relaxed)),
                 restarts: self.restarts.load(Ordering::Relaxed),
                 breaker_opens: self.breaker.opened(),
                 dropped: self.dropped.load(Ordering::Relaxed),
@@ -242,9 +238,10 @@ impl Trial {
         let verdict = match (&failed.strike, &failed.error) {
             (Some(strike), _) => Verdict::Failed(strike.clone()),
             // It said something, even if nobody can use it.
-            (None, Error::TooLarge(_) | Error::Undeclared(_) | Error::Protocol(_)) => {
-                Verdict::Alive
-            }
+            (
+                None,
+                Error::TooLarge(_) | Error::NoRoom | Error::Undeclared(_) | Error::Protocol(_),
+            ) => Verdict::Alive,
             (None, _) => Verdict::Unknown,
         };
         self.settle(verdict);
@@ -301,17 +298,16 @@ impl From<Error> for Failed {
 
 // === Meter ===
 
-/// Counts a call by how it ends, and tells what it shows of the server. Dropped before its end, it was cancelled.
+/// Tells once what a call shows of its server. Dropped before its end, it shows nothing.
 #[derive(Debug)]
 pub(super) struct Meter {
     vitals: Arc<Vitals>,
     trial: Option<Trial>,
-    is_over: bool,
 }
 
 impl Meter {
     pub(super) fn new(vitals: &Arc<Vitals>) -> Self {
-        Self { vitals: Arc::clone(vitals), trial: None, is_over: false }
+        Self { vitals: Arc::clone(vitals), trial: None }
     }
 
     /// The call is sent, if the server is not left alone. Once it may, it may: a probe is not to be in its own way.
@@ -322,40 +318,17 @@ impl Meter {
         Ok(())
     }
 
-    /// The server asks something: it is there.
-    pub(super) fn asks(&mut self) {
+    /// The server asks something, or has replied: it is there.
+    pub(super) fn answered(&mut self) {
         if let Some(trial) = self.trial.take() {
             trial.answered();
         }
     }
 
-    /// The call was replied to.
-    pub(super) fn replied(mut self, outcome: &Outcome) {
-        self.asks();
-        self.end(match outcome {
-            Outcome::Result(_) => CallEnd::Result,
-            Outcome::Error(_) => CallEnd::Error,
-        });
-    }
-
     /// There is no reply.
-    pub(super) fn failed(mut self, failed: &Failed) {
-        if let Some(trial) = self.trial.take() {
+    pub(super) fn failed(self, failed: &Failed) {
+        if let Some(trial) = self.trial {
             trial.failed(failed);
-        }
-        self.end(CallEnd::of_failure(&failed.error));
-    }
-
-    fn end(&mut self, end: CallEnd) {
-        self.is_over = true;
-        self.vitals.calls[end.index()].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Meter {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.end(CallEnd::Cancelled);
         }
     }
 }

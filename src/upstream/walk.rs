@@ -20,8 +20,6 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::rpc::code;
 
-/// How much a whole list may hold.
-const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
 /// How many pages in a row may bring nothing new.
 const MAX_STALE_PAGES: usize = 3;
 
@@ -100,8 +98,8 @@ impl Walk<'_> {
                     Some(format!("{} items", self.limits.max_items))
                 } else if more && page_number >= self.limits.max_pages {
                     Some(format!("{} pages", self.limits.max_pages))
-                } else if more && bytes > MAX_LIST_BYTES {
-                    Some(format!("{} MiB", MAX_LIST_BYTES >> 20))
+                } else if more && bytes > self.limits.max_list {
+                    Some(size(self.limits.max_list))
                 } else if more && stale >= MAX_STALE_PAGES {
                     Some(format!("{MAX_STALE_PAGES} pages without a new item"))
                 } else {
@@ -158,6 +156,14 @@ impl Walk<'_> {
             Some(code::INVALID_PARAMS) if has_cursor => Ok(End::BadCursor(text)),
             _ => Err(Failure::Protocol(format!("it refuses `{method}`: {text}"))),
         }
+    }
+}
+
+/// A limit in words.
+fn size(bytes: usize) -> String {
+    match bytes >> 20 {
+        0 => format!("{bytes} bytes"),
+        mebibytes => format!("{mebibytes} MiB"),
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::breaker::Strike;
 use super::questions::Questions;
 use super::{Error, http, sse, stdio};
+use crate::budget::Unheld;
 use crate::json::Object;
 use crate::mcp::call::Outcome;
 use crate::mcp::meta;
@@ -179,6 +180,8 @@ pub(super) enum Failure {
     TimedOut(Duration),
     /// The answer was larger than this.
     TooLarge(usize),
+    /// There was no room to hold the answer.
+    NoRoom,
     /// It takes something of the client that this did not declare.
     Undeclared(Abilities),
     /// Too much that it asks waits for clients' answers already.
@@ -215,6 +218,15 @@ impl Failure {
     }
 }
 
+impl From<Unheld> for Failure {
+    fn from(unheld: Unheld) -> Self {
+        match unheld {
+            Unheld::TooLarge(limit) => Self::TooLarge(limit),
+            Unheld::NoRoom => Self::NoRoom,
+        }
+    }
+}
+
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -223,6 +235,7 @@ impl From<Failure> for Error {
             Failure::Broke(reason) => Self::Broke(reason),
             Failure::TimedOut(time) => Self::TimedOut(time),
             Failure::TooLarge(limit) => Self::TooLarge(limit),
+            Failure::NoRoom => Self::NoRoom,
             Failure::Undeclared(abilities) => Self::Undeclared(abilities),
             Failure::Crowded => Self::Busy { retry_after: Duration::from_secs(1) },
             Failure::Protocol(reason) => Self::Protocol(reason),

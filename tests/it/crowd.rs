@@ -249,7 +249,11 @@ fn accept(nonce: u64) -> String {
 struct Only(Arc<Server>);
 
 impl Dial for Only {
-    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, std::io::Result<Box<dyn Stream>>> {
+    fn connect<'a>(
+        &'a self,
+        _: &'a Uri,
+        _: Duration,
+    ) -> BoxFuture<'a, std::io::Result<Box<dyn Stream>>> {
         let stream: Box<dyn Stream> = Box::new(self.0.connect());
         std::future::ready(Ok(stream)).boxed()
     }

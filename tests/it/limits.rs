@@ -42,6 +42,28 @@ async fn a_call_too_many_waits_a_moment_and_is_then_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_an_upstream_are_as_many_and_wait_as_long_as_they_may() {
+    let config = "[upstreams.hub]\nlimits = { concurrency = 1, waiting = 2, wait = \"7s\" }";
+    let world = World::start(hub(MODERN_HTTP), config).await;
+    let client = world.client(MODERN_HTTP).await;
+    let mut held: Held = world.upstream("hub").hold("tools/call");
+    let start = || client.start("tools/call", &named("hub__a"));
+    let (exchange, call) = (start(), held.next().await);
+    let waiting = [start(), start()];
+    settle().await;
+    let began = Instant::now();
+    assert_eq!((start().reply().await.code(), began.elapsed()), (4290, Duration::ZERO));
+    for waits in waiting {
+        assert_eq!(waits.reply().await.code(), 4290);
+        assert_eq!(began.elapsed(), Duration::from_secs(7));
+    }
+    call.result(r#"{"resultType":"complete","content":[]}"#);
+    assert!(exchange.reply().await.outcome.is_ok());
+    drop((held, client));
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cancelled_call_makes_room() {
     everywhere(TWO_AT_A_TIME, hub, async |world, cell| {
         let client = world.client(cell.client).await;

@@ -51,6 +51,7 @@ mod subscriptions;
 mod tasks;
 mod tokens;
 mod translation;
+mod turns;
 mod upstream;
 mod walk;
 mod world;

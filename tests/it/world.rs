@@ -397,7 +397,11 @@ impl Scripted {
 }
 
 impl Dial for Scripted {
-    fn connect<'a>(&'a self, url: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn connect<'a>(
+        &'a self,
+        url: &'a Uri,
+        _: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         async {
             let host = url.host().and_then(|host| host.strip_suffix(".test")).unwrap_or_default();
             if host == "id" {

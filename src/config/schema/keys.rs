@@ -126,12 +126,22 @@ fn server() -> Vec<Key> {
         )
         .or(default.max_headers),
         Key::new(
+            "max_reply",
+            Shape::Size,
+            "The largest reply that is held because it has to be read first, or goes out in one piece: over `weir stdio` and \
+             HTTP+SSE, in batches, from one era to the other, and where `resumable` is on. A larger one ends its call with error 5130. \
+             Others pass as they arrive, up to their upstream's `limits.max_message`.",
+        )
+        .or(size(default.max_reply)),
+        Key::new(
             "max_buffered",
             Shape::Size,
-            "The most bytes that are held for all clients together: requests that are being worked on, and answers that \
-             wait to be read. From 85 % on idle connections are closed after 5 s, from 92 % on connections end \
-             with their answer and no stream is opened, from 95 % on messages of more than 16 KiB get 503. Answers \
-             of more than 16 KiB that find no room are replaced by an error.",
+            "The most bytes that are held for all clients together: requests that are being worked on, messages of upstreams \
+             while they are put together and until they are passed on, and answers and notes that wait to be read. What has no \
+             more than 16 KiB always has room, and most of it is not even counted. From 85 % on idle connections are closed after 5 s, from 92 % on connections end \
+             with their answer and no stream is opened, from 95 % on larger messages of clients get 503, and calls whose \
+             replies are larger end with error 5130; what was on its way out and finds no room is replaced by an error. \
+             It does not stop the upstream of a call: that was carried out.",
         )
         .or(size(default.max_buffered)),
         Key::new(

@@ -132,7 +132,7 @@ const MORE: [(&str, &str); 4] = [
     (
         "defaults",
         "A `prompts_dir` is not spoken to: of what follows only `timeouts.call`, `timeouts.call_max`, \
-         `timeouts.reset_on_progress`, `retry` and `limits.concurrency` may stand in its own table.",
+         `timeouts.reset_on_progress`, `retry`, `limits.concurrency`, `limits.waiting` and `limits.wait` may stand in its own table.",
     ),
     (
         "upstreams",

@@ -23,6 +23,13 @@ fn tuning() -> Vec<Key> {
     let (times, retry) = (default.timeouts, default.retry);
     let timeouts = vec![
         Key::new(
+            "connect",
+            Shape::Duration,
+            "How long connecting to one address of a `url` may take; its name's other addresses come after it. Raise it for \
+             servers that are far away.",
+        )
+        .or(duration(times.connect)),
+        Key::new(
             "startup",
             Shape::Duration,
             "How long a server may take from its start, or from connecting, until it is ready. Raise it for programs \
@@ -62,6 +69,20 @@ fn tuning() -> Vec<Key> {
              Without it a server that was started once stays up.",
         )
         .or_else("never"),
+        Key::new(
+            "stop",
+            Shape::Duration,
+            "How long the process of a `command` may take to end once its standard input is closed; then it, and all that \
+             it has started, get SIGTERM. Raise it for servers that have something to save. Should be less than \
+             `server.shutdown_grace`.",
+        )
+        .or(duration(times.stop)),
+        Key::new(
+            "terminate",
+            Shape::Duration,
+            "How long it may take from then on; then it gets SIGKILL.",
+        )
+        .or(duration(times.terminate)),
     ];
     let pauses = vec![
         Key::new(
@@ -102,10 +123,18 @@ fn tuning() -> Vec<Key> {
         Key::new(
             "concurrency",
             Shape::Count(CALLS),
-            "The most calls in flight at a time. Up to 128 further ones wait for at most a second; who has no turn \
-             by then is refused.",
+            "The most calls in flight at a time. A call whose large reply passes while it arrives is in flight until it has \
+             passed, or until its reader has kept it waiting for 30 s.",
         )
         .or_else("64; 256 for an upstream with a `url`"),
+        Key::new(
+            "waiting",
+            Shape::Count(CALLS),
+            "The most calls that wait for that; further ones are refused at once, with error 4290.",
+        )
+        .or(default.waiting),
+        Key::new("wait", Shape::Duration, "How long they wait; then they are refused.")
+            .or(duration(default.wait)),
         Key::new(
             "max_message",
             Shape::Size,
@@ -116,6 +145,8 @@ fn tuning() -> Vec<Key> {
             .or(default.max_items),
         Key::new("max_pages", Shape::Count(PAGES), "The most pages that are read of one list; the rest is left out.")
             .or(default.max_pages),
+        Key::new("max_list", Shape::Size, "The most bytes of one list, all pages together; the page that exceeds it is its last.")
+            .or(size(default.max_list)),
     ];
     vec![
         Key::new(

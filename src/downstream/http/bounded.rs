@@ -11,7 +11,7 @@ use futures::FutureExt;
 use hyper::StatusCode;
 
 use crate::budget::NoRoom;
-use crate::downstream::answer::{Answer, Call, Refused, Text};
+use crate::downstream::answer::{Answer, Call, Refused, Text, holding};
 use crate::downstream::beside::Beside;
 use crate::downstream::recording::recorded;
 use crate::downstream::turns::Busy;
@@ -36,16 +36,17 @@ pub(super) fn bounded(door: &Arc<Door>, guest: &Guest, id: Option<Id>, call: Cal
             Err(Busy { retry_after }) => return refuse(encode::too_busy(retry_after)),
         };
         let answer = call.surviving(id.clone()).answer.await?;
-        drop(turn);
         match answer.text {
             Text::Whole(text) => match door.budget.keep(text) {
                 Ok(text) => Some(Answer { text: Text::Whole(text), ..answer }),
                 Err(NoRoom) => refuse(unread()),
             },
-            Text::Arriving(..) => {
-                // What comes of it is what goes out: it ends with its last piece.
+            Text::Arriving(head, pieces) => {
+                // What comes of it is what goes out: it ends with its last piece. Until then it is the client's own
+                // turns that it takes, however slowly it reads.
                 record.hold(false);
-                Some(answer)
+                let pieces = holding(turn, pieces);
+                Some(Answer { text: Text::Arriving(head, pieces), ..answer })
             }
         }
     };

@@ -225,8 +225,8 @@ async fn post_modern(
     let id = request.id.clone();
     let exchange = match modern::open(request, Some(headers), &settings.versions) {
         Ok(opened) => {
-            let (versions, max_reply) = (&settings.versions, settings.max_reply);
-            modern::serve(guest, opened, versions, &door.streams, max_reply, Way::Alone)
+            let (versions, allowed) = (&settings.versions, &settings.held);
+            modern::serve(guest, opened, versions, &door.streams, allowed, Way::Alone)
         }
         Err((id, refused)) => return body::json(Answer::refused(Some(&id), &refused)),
     };
@@ -263,16 +263,16 @@ async fn post_legacy(
     };
     match message {
         Message::Request(request) => {
-            let max_reply = door.settings.max_reply;
+            let allowed = &door.settings.held;
             let (peer, calls, id) = (&session.peer, &session.calls, request.id.clone());
             if door.settings.resumable {
                 // Held until it is whole: what is sent once more has to be kept.
-                let call = legacy::serve(guest, peer, calls, request, max_reply, Way::Shared);
+                let call = legacy::serve(guest, peer, calls, request, allowed, Way::Shared);
                 let call = bounded(door, guest, Some(id), call);
                 let outlasting = outlasting(door, session.again(), call);
                 return resume::answer(door, &session, outlasting).await;
             }
-            let call = legacy::serve(guest, peer, calls, request, max_reply, Way::Alone);
+            let call = legacy::serve(guest, peer, calls, request, allowed, Way::Alone);
             let call = bounded(door, guest, Some(id), call);
             body::answer(outlasting(door, session, call), door.settings.sse_keepalive).await
         }
@@ -303,7 +303,7 @@ async fn post_batch(door: &Arc<Door>, guest: &Guest, headers: &HeaderMap, text: 
         Err(refused) => return body::json(Answer::refused(None, &refused)),
     };
     let answers =
-        batch::serve(guest, &session.peer, &session.calls, messages, door.settings.max_reply, Ok);
+        batch::serve(guest, &session.peer, &session.calls, messages, &door.settings.held, Ok);
     let call = Call { answer: answers.boxed(), beside: Beside::default() };
     let call = bounded(door, guest, None, call);
     match outlasting(door, session, call).answer.await {

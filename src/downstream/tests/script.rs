@@ -1,6 +1,7 @@
 //! Two scripted upstreams, one of each era, as processes without a process.
 
 use std::io;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -46,7 +47,11 @@ pub(super) fn command(program: &str) -> Command {
 }
 
 impl Dial for Script {
-    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn connect<'a>(
+        &'a self,
+        _: &'a Uri,
+        _: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         async { Err(io::ErrorKind::Unsupported.into()) }.boxed()
     }
 

@@ -15,7 +15,7 @@ use crate::mcp::note::Notes;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::testing::{
-    Events, Exchange, Over, Peer, World, call, payload, replied, settings,
+    Events, Exchange, Over, Peer, World, call, payload, replied, settings, unlimited,
 };
 use crate::upstream::{Error, Settings, Sharing};
 
@@ -475,6 +475,21 @@ async fn a_message_over_the_limit_ends_its_call_and_no_other() {
     world.finish().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_session_id_that_is_too_long_is_none() {
+    for (length, is_taken) in [(4 * 1024, true), (4 * 1024 + 1, false)] {
+        let mut world = World::start(settings(Over::Http));
+        world.initialize(&"s".repeat(length)).await;
+        world.up().await;
+        let running = Running::start(&world, call(LEGACY));
+        let request = world.post().await;
+        assert_eq!(request.headers.contains_key("mcp-session-id"), is_taken, "{length}");
+        request.answer(json!({}));
+        running.end().await.expect("a reply");
+        world.stop.cancel();
+    }
+}
+
 /// A call whose reply is begun with `head` and more than can be held, if the caller is of this revision.
 async fn arriving(world: &mut World, caller: Revision, head: &str) -> (Body, Events) {
     let upstream = world.upstream.clone();
@@ -499,7 +514,7 @@ async fn a_large_result_is_handed_on_while_it_arrives() {
     events.raw("yy\"},\n\"mo");
     events.raw("re\":1}\n");
     drop(events);
-    let text = body.collect(usize::MAX).await.expect("all of it");
+    let text = body.collect(&unlimited()).await.expect("all of it");
     assert_eq!(text, format!(r#"{{"text":"{}yy"}}"#, "x".repeat(100_000)));
     world.finish().await;
 }
@@ -520,7 +535,7 @@ async fn what_breaks_off_or_answers_somebody_else_is_broken() {
             Some(tail) => events.raw(tail),
             None => events.cut(),
         }
-        assert!(body.collect(usize::MAX).await.is_err(), "{head} {tail:?}");
+        assert!(body.collect(&unlimited()).await.is_err(), "{head} {tail:?}");
         world.finish().await;
     }
 }
@@ -531,7 +546,7 @@ async fn a_body_that_stops_arriving_is_broken() {
     let head = r#"{"jsonrpc":"2.0","id":ID,"result":{"text":""#;
     let (body, events) = arriving(&mut world, LEGACY, head).await;
     let start = Instant::now();
-    assert!(body.collect(usize::MAX).await.is_err());
+    assert!(body.collect(&unlimited()).await.is_err());
     assert_eq!(start.elapsed().as_secs(), 30);
     events.closed().await;
     world.finish().await;

@@ -166,6 +166,25 @@ async fn a_child_that_stays_is_asked_and_then_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_child_has_as_long_to_leave_as_is_written() {
+    let mut settings = settings(Over::Stdio);
+    settings.timeouts.stop = Duration::from_secs(20);
+    settings.timeouts.terminate = Duration::from_millis(500);
+    let (world, peer) = World::opened(settings, Era::Legacy).await;
+    let signals = peer.signals.clone();
+    let start = Instant::now();
+    let asked = async {
+        while signals.lock().expect("no panic").is_empty() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        start.elapsed().as_secs()
+    };
+    let ((), asked) = tokio::join!(world.finish(), asked);
+    assert_eq!((asked, start.elapsed()), (20, Duration::from_millis(20_500)));
+    assert_eq!(*signals.lock().expect("no panic"), ["terminate", "kill", "kill"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn stopping_in_the_middle_of_the_opening_leaves_nothing() {
     let mut world = World::start(settings(Over::Stdio));
     let mut peer = world.child().await;

@@ -75,7 +75,7 @@ impl Pair {
         post
     }
 
-    fn answer(&self, request: &Value, result: Value) {
+    pub(super) fn answer(&self, request: &Value, result: Value) {
         self.events.send(json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }));
     }
 }

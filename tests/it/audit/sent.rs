@@ -11,10 +11,10 @@ use crate::pair::{plain, post};
 use crate::world::{World, hub, settle, with_pair};
 
 /// A house without clients, which records.
-async fn open() -> Recorded {
+async fn open(more: &str) -> Recorded {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().display();
-    let config = format!("[audit]\nenabled = true\n[state]\ndir = \"{dir}\"\n");
+    let config = format!("{more}[audit]\nenabled = true\n[state]\ndir = \"{dir}\"\n");
     let world = World::start_recorded(hub(MODERN_HTTP), &with_pair(&config)).await;
     Recorded { world, folder }
 }
@@ -32,7 +32,7 @@ const OPEN: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_for_which_there_is_no_room_is_recorded_as_the_error_that_it_became() {
-    let house = open().await;
+    let house = open("").await;
     let client = plain(&house.world, None);
     let (mut raw, address) = unread(&house.world).await;
     post(client.http(), &address, asking(0, "initialize", OPEN)).await;
@@ -80,7 +80,7 @@ async fn an_element_that_a_batch_has_no_room_for_is_recorded_as_too_large() {
 
 #[tokio::test(start_paused = true)]
 async fn what_does_not_fit_on_a_stream_has_one_line() {
-    let house = open().await;
+    let house = open("[server]\nper_client = { calls = 2, waiting = 1 }\n").await;
     let client = plain(&house.world, None);
     let (raw, address) = unread(&house.world).await;
     post(client.http(), &address, asking(0, "initialize", OPEN)).await;

@@ -291,7 +291,11 @@ struct Apart {
 }
 
 impl Dial for Apart {
-    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, std::io::Result<Box<dyn Stream>>> {
+    fn connect<'a>(
+        &'a self,
+        _: &'a Uri,
+        _: Duration,
+    ) -> BoxFuture<'a, std::io::Result<Box<dyn Stream>>> {
         let _elsewhere = self.runtime.enter();
         let stream = self.upstream.connect().map(|stream| Box::new(stream) as Box<dyn Stream>);
         std::future::ready(stream).boxed()

@@ -75,16 +75,24 @@ async fn the_sessions_of_both_transports_are_counted_together() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_too_many_is_refused_on_the_stream() {
-    let world = start("[upstreams.hub]\nlimits = { concurrency = 100 }").await;
+    // Who shows no credentials stands for sixteen clients.
+    let world = start("[server]\nper_client = { calls = 4, waiting = 1, wait = \"1s\" }\n[upstreams.hub]\nlimits = { concurrency = 100 }").await;
     let client = world.client(LEGACY_SSE).await;
     let mut held = world.upstream("hub").hold("tools/call");
     let mut under_way = Vec::new();
-    // One of the sixty-four tells of changes.
-    for _ in 0..63 {
+    for _ in 0..64 {
         under_way.push((client.start("tools/call", &named("hub__a")), held.next().await));
     }
+    let waiting: Vec<_> = (0..16).map(|_| client.start("tools/call", &named("hub__a"))).collect();
+    settle().await;
+    let begin = Instant::now();
     let reply = client.call_tool("hub__a").await;
     assert_eq!((reply.status, reply.code()), (200, 4290), "{reply:?}");
+    assert_eq!(begin.elapsed(), Duration::ZERO, "no place to wait is left");
+    for exchange in waiting {
+        assert_eq!(exchange.reply().await.code(), 4290);
+    }
+    assert_eq!(begin.elapsed(), Duration::from_secs(1));
     for (exchange, call) in under_way {
         call.result(r#"{"resultType":"complete","content":[]}"#);
         assert!(exchange.reply().await.outcome.is_ok());

@@ -65,7 +65,7 @@ impl Talk {
     ) -> Self {
         let stop = door.stop.clone();
         // Room for one of the largest whatever else waits.
-        let room = 2 * door.settings.max_reply;
+        let room = 2 * door.settings.held.limit;
         let conversation = Conversation::new(doors, door, guest, queue, end.clone(), HINT, room);
         Self { conversation, inbox, end, stop, listed }
     }
@@ -107,10 +107,7 @@ impl Talk {
                 Ok(())
             }
             Told::Batch(text) => {
-                let taken = match self.conversation.busy(MAX_OPEN) {
-                    Some(busy) => Err(busy),
-                    None => self.conversation.take_batch(&text),
-                };
+                let taken = self.conversation.take_batch(&text);
                 taken.map_err(|refused| Answer::refused(None, &refused))
             }
         }
@@ -119,35 +116,37 @@ impl Talk {
     fn take_request(&mut self, request: Request) -> Result<(), Answer> {
         let outgoing = &self.conversation.outgoing;
         let id = request.id.clone();
-        if let Some(answer) = self.conversation.busy_answer(&request, MAX_OPEN) {
-            // On the stream, where its client looks for it, if there is room; else the POST's record tells of it.
-            if !outgoing.try_say(&answer) {
-                return Err(answer);
+        let turn = match self.conversation.turn() {
+            Ok(turn) => turn,
+            Err(refused) => {
+                let answer = self.conversation.busy_answer(&request, &refused);
+                // On the stream, where its client looks for it, if there is room; else the POST's record tells of it.
+                if !outgoing.try_say(&answer) {
+                    return Err(answer);
+                }
+                self.conversation.answered(&request, answer);
+                return Ok(());
             }
-            self.conversation.answered(&request, answer);
-            return Ok(());
-        }
+        };
         let answer = if self.conversation.is_open() && &*request.method == legacy::OPENING {
             let text = "the session is open already: open another stream to begin anew";
             let again = Refused::new(StatusCode::OK, code::INVALID_REQUEST, text);
-            Some(self.conversation.answered(&request, Answer::refused(Some(&id), &again)))
+            let again = Answer::refused(Some(&id), &again);
+            Some((self.conversation.answered(&request, again), turn))
         } else {
-            self.conversation.take_request(request)
+            self.conversation.take_request(request, turn)
         };
-        if let Some(answer) = answer {
+        if let Some((answer, turn)) = answer {
             let call = Call::answered(answer);
-            self.conversation.outgoing.answer(id, call, Record::off());
+            self.conversation.outgoing.answer(id, call, Record::off(), turn);
         }
         Ok(())
     }
 }
 
 /// How many messages wait for the stream. When it is full, each call waits with its own answer in a task
-/// of its own, and those count as open: no more than this and [`MAX_OPEN`] replies are held at a time, and
-/// together no more than two of the largest.
+/// of its own, and keeps its client's turn: no more than this and the client's turns are held at a time, and
+/// together no more than two of the largest replies.
 pub(super) const QUEUE: usize = 32;
-/// How many requests of one stream are worked on at a time; further ones are refused. Fewer than over
-/// standard input and output, since each may hold a large reply and there are many clients.
-const MAX_OPEN: usize = 64;
 /// What a client that asks something before it has opened its session can do.
 const HINT: &str = "send `initialize` first";

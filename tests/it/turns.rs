@@ -1,0 +1,143 @@
+//! How many requests a client has under way: one rule, whatever it speaks over.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::cell::{
+    CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side,
+};
+use crate::client::{Exchange, named};
+use crate::world::{World, hub, pass, settle, with_pair};
+
+/// Two at a time, one that waits; and an upstream that takes as many as come.
+const FEW: &str = r#"
+    [server]
+    per_client = { calls = 2, waiting = 1, wait = "1s" }
+    [upstreams.hub]
+    limits = { concurrency = 1000 }
+    [roles.ann]
+    tools.allow = ["*"]
+    [roles.bob]
+    tools.allow = ["*"]
+"#;
+
+const DONE: &str = r#"{"resultType":"complete","content":[]}"#;
+
+async fn start() -> World {
+    World::start(hub(MODERN_HTTP), &with_pair(FEW)).await
+}
+
+fn call(client: &crate::client::Client) -> Exchange<'_> {
+    client.start("tools/call", &named("hub__a"))
+}
+
+async fn code(client: &crate::client::Client) -> i64 {
+    client.call_tool("hub__a").await.code()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_has_so_many_requests_under_way_whatever_it_speaks_over() {
+    assert_eq!(CLIENTS.len(), 5);
+    for side in [MODERN_HTTP, LEGACY_HTTP, LEGACY_SSE, MODERN_STDIO, LEGACY_STDIO] {
+        let world = start().await;
+        let client = world.client_as("ann", side).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let one = (call(&client), held.next().await);
+        let two = (call(&client), held.next().await);
+        let begin = Instant::now();
+        let waiting = call(&client);
+        settle().await;
+        assert_eq!((code(&client).await, begin.elapsed()), (4290, Duration::ZERO), "{side}");
+        let refused = waiting.reply().await;
+        assert_eq!((refused.code(), begin.elapsed()), (4290, Duration::from_secs(1)), "{side}");
+
+        let waiting = call(&client);
+        pass(Duration::from_millis(900)).await;
+        one.1.result(DONE);
+        assert!(one.0.reply().await.outcome.is_ok(), "{side}");
+        let third = held.next().await;
+        for (exchange, call) in [two, (waiting, third)] {
+            call.result(DONE);
+            assert!(exchange.reply().await.outcome.is_ok(), "{side}");
+        }
+        drop((held, client));
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_has_under_way_on_one_wire_counts_on_another_and_is_nobody_elses() {
+    let world = start().await;
+    let stream = world.client_as("ann", LEGACY_SSE).await;
+    let http = world.client_as("ann", MODERN_HTTP).await;
+    let mut held = world.upstream("hub").hold("tools/call");
+    let mut under_way = Vec::new();
+    for client in [&stream, &http] {
+        under_way.push((call(client), held.next().await));
+    }
+    for client in [&stream, &http] {
+        assert_eq!(code(client).await, 4290);
+    }
+    for side in [LEGACY_SSE, LEGACY_HTTP, MODERN_HTTP] {
+        let other = world.client_as("bob", side).await;
+        let exchange = call(&other);
+        held.next().await.result(DONE);
+        assert!(exchange.reply().await.outcome.is_ok(), "{side}");
+        drop(other);
+    }
+    for (exchange, call) in under_way {
+        call.result(DONE);
+        assert!(exchange.reply().await.outcome.is_ok());
+    }
+    drop((held, stream, http));
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_no_turn_left_is_still_answered_a_ping_and_may_cancel() {
+    for side in [LEGACY_SSE, LEGACY_STDIO] {
+        let world = start().await;
+        let client = world.client_as("ann", side).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let (one, first) = (call(&client), held.next().await);
+        let (two, second) = (call(&client), held.next().await);
+        let waiting = call(&client);
+        settle().await;
+        assert!(client.request("ping", "{}").await.outcome.is_ok(), "{side}");
+        one.cancel().await;
+        let third = held.next().await;
+        for (exchange, call) in [(two, second), (waiting, third)] {
+            call.result(DONE);
+            assert!(exchange.reply().await.outcome.is_ok(), "{side}");
+        }
+        drop((first, held, client));
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_cancelled_while_it_waits_for_its_turn_is_never_sent() {
+    let sides: [Side; 3] = [LEGACY_SSE, LEGACY_STDIO, MODERN_STDIO];
+    for side in sides {
+        let world = start().await;
+        let client = world.client_as("ann", side).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let (one, first) = (call(&client), held.next().await);
+        let (two, second) = (call(&client), held.next().await);
+        let waiting = call(&client);
+        settle().await;
+        waiting.cancel().await;
+        settle().await;
+        for (exchange, call) in [(one, first), (two, second)] {
+            call.result(DONE);
+            assert!(exchange.reply().await.outcome.is_ok(), "{side}");
+        }
+        settle().await;
+        let (exchange, last) = (call(&client), held.next().await);
+        last.result(DONE);
+        assert!(exchange.reply().await.outcome.is_ok(), "{side}: the cancelled one was not sent");
+        drop((held, client));
+        world.close().await;
+    }
+}
