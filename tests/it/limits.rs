@@ -52,10 +52,12 @@ async fn calls_that_wait_for_an_upstream_are_as_many_and_wait_as_long_as_they_ma
     let waiting = [start(), start()];
     settle().await;
     let began = Instant::now();
-    assert_eq!((start().reply().await.code(), began.elapsed()), (4290, Duration::ZERO));
+    let took = || began.elapsed().as_millis();
+    assert_eq!(start().reply().await.code(), 4290);
+    assert!(took() < 10, "no place to wait is left: {} ms", took());
     for waits in waiting {
         assert_eq!(waits.reply().await.code(), 4290);
-        assert_eq!(began.elapsed(), Duration::from_secs(7));
+        assert!((6_990..7_010).contains(&took()), "after {} ms", took());
     }
     call.result(r#"{"resultType":"complete","content":[]}"#);
     assert!(exchange.reply().await.outcome.is_ok());

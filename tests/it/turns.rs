@@ -46,11 +46,13 @@ async fn a_client_has_so_many_requests_under_way_whatever_it_speaks_over() {
         let one = (call(&client), held.next().await);
         let two = (call(&client), held.next().await);
         let begin = Instant::now();
+        let took = || begin.elapsed().as_millis();
         let waiting = call(&client);
         settle().await;
-        assert_eq!((code(&client).await, begin.elapsed()), (4290, Duration::ZERO), "{side}");
-        let refused = waiting.reply().await;
-        assert_eq!((refused.code(), begin.elapsed()), (4290, Duration::from_secs(1)), "{side}");
+        assert_eq!(code(&client).await, 4290, "{side}");
+        assert!(took() < 10, "{side}: no place to wait is left, {} ms", took());
+        assert_eq!(waiting.reply().await.code(), 4290, "{side}");
+        assert!((990..1_010).contains(&took()), "{side}: after {} ms", took());
 
         let waiting = call(&client);
         pass(Duration::from_millis(900)).await;

@@ -475,21 +475,6 @@ async fn a_message_over_the_limit_ends_its_call_and_no_other() {
     world.finish().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_session_id_that_is_too_long_is_none() {
-    for (length, is_taken) in [(4 * 1024, true), (4 * 1024 + 1, false)] {
-        let mut world = World::start(settings(Over::Http));
-        world.initialize(&"s".repeat(length)).await;
-        world.up().await;
-        let running = Running::start(&world, call(LEGACY));
-        let request = world.post().await;
-        assert_eq!(request.headers.contains_key("mcp-session-id"), is_taken, "{length}");
-        request.answer(json!({}));
-        running.end().await.expect("a reply");
-        world.stop.cancel();
-    }
-}
-
 /// A call whose reply is begun with `head` and more than can be held, if the caller is of this revision.
 async fn arriving(world: &mut World, caller: Revision, head: &str) -> (Body, Events) {
     let upstream = world.upstream.clone();

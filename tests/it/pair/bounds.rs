@@ -88,11 +88,12 @@ async fn a_request_too_many_is_refused_on_the_stream() {
     let begin = Instant::now();
     let reply = client.call_tool("hub__a").await;
     assert_eq!((reply.status, reply.code()), (200, 4290), "{reply:?}");
-    assert_eq!(begin.elapsed(), Duration::ZERO, "no place to wait is left");
+    let took = || begin.elapsed().as_millis();
+    assert!(took() < 10, "no place to wait is left: {} ms", took());
     for exchange in waiting {
         assert_eq!(exchange.reply().await.code(), 4290);
     }
-    assert_eq!(begin.elapsed(), Duration::from_secs(1));
+    assert!((990..1_010).contains(&took()), "after {} ms", took());
     for (exchange, call) in under_way {
         call.result(r#"{"resultType":"complete","content":[]}"#);
         assert!(exchange.reply().await.outcome.is_ok());
@@ -160,8 +161,13 @@ async fn a_message_over_the_limit_of_time_is_not_waited_for() {
 
 /// A stream of which no more is read than its address, and that address.
 pub(crate) async fn unread(world: &World) -> (DuplexStream, String) {
+    unread_with(world, "").await
+}
+
+/// The same, asked for with this line in the head.
+async fn unread_with(world: &World, line: &str) -> (DuplexStream, String) {
     let mut raw = world.connect();
-    let request = format!("GET /sse HTTP/1.1\r\nHost: {AUTHORITY}\r\n\r\n");
+    let request = format!("GET /sse HTTP/1.1\r\nHost: {AUTHORITY}\r\n{line}\r\n");
     raw.write_all(request.as_bytes()).await.expect("the house reads");
     let mut head = Vec::new();
     while !head.ends_with(b"\n\n\r\n") {
@@ -208,9 +214,11 @@ async fn large_answers_that_nobody_reads_are_not_all_held() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_is_given_up_and_holds_nobody_up() {
-    let world = start("").await;
-    let (stalled, client) = (plain(&world, None), world.client(LEGACY_SSE).await);
-    let (raw, address) = unread(&world).await;
+    let few = "[server]\nper_client = { calls = 2, waiting = 1 }\n";
+    let world = start(&format!("{few}{ROLES}")).await;
+    let stalled = plain(&world, Some("key-of-ann"));
+    let client = world.client_as("bob", LEGACY_SSE).await;
+    let (raw, address) = unread_with(&world, "Authorization: Bearer key-of-ann\r\n").await;
     let send = async |id: u64, method: &str, params: &str| {
         let message = weir::rpc::write_request(&id.into(), method, params.as_bytes());
         post(stalled.http(), &address, message).await
