@@ -22,11 +22,6 @@ const GONE: &str = "[roles.staff]\nprompts.allow = [\"*\"]\ntools.allow = [\"*\"
 const BAD: &str = "[roles.guest]\nprompts.alow = [\"hub/*\"]\n";
 const ANSWER: &str = r#"{"resultType":"complete","content":[{"type":"text","text":"at last"}]}"#;
 
-const A: &str = "file:///a";
-const B: &str = "file:///b";
-const READS: &str = "[roles.guest]\nresources.allow = [\"hub/*\"]\n";
-const READS_B: &str = "[roles.guest]\nresources.allow = [\"hub/file:///b\"]\n";
-
 /// A configuration for this client's wire.
 fn with(client: crate::cell::Side, config: &str) -> String {
     if client == LEGACY_SSE { with_pair(config) } else { config.to_owned() }
@@ -309,41 +304,6 @@ async fn another_server_of_the_same_name_does_not_show_what_the_one_before_it_li
         drop(client);
         world.close().await;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn f82_what_a_client_subscribed_to_is_told_over_reloads_as_long_as_it_may_read_it() {
-    let subscribable = |side| vec![("hub", Script::full(side).subscribable())];
-    everywhere(READS, subscribable, async |world, cell| {
-        let client = world.client_as("guest", cell.client).await;
-        let (mut ears, honored) = client.follow(&[A, B]).await;
-        assert_eq!(honored, [A, B]);
-        let hub = world.upstream("hub");
-        hub.until_subscribed(&[A, B]).await;
-
-        // Nothing of it changes; then it is opened anew.
-        let more = "[roles.other]\nprompts.allow = [\"*\"]\n";
-        let anew = format!("{READS}{more}[upstreams.hub]\nlimits = {{ max_items = 99 }}\n");
-        for config in [format!("{READS}{more}"), anew] {
-            assert!(is_applied(&world.reload(&with(cell.client, &config)).await));
-            world.listed().await;
-            pass(Duration::from_secs(20)).await;
-            hub.until_subscribed(&[A, B]).await;
-            // Whatever may have changed while it was opened anew is told of by then.
-            drain(&mut ears).await;
-            hub.update(A);
-            assert_eq!(ears.next_update().await, A);
-        }
-        assert!(is_applied(&world.reload(&with(cell.client, READS_B)).await));
-        pass(Duration::from_secs(20)).await;
-        // A legacy client hears on the same stream that the list is another one.
-        drain(&mut ears).await;
-        hub.update(A);
-        pass(Duration::from_secs(5)).await;
-        hub.update(B);
-        assert_eq!(ears.next_update().await, B, "what may not be read is not told of");
-    })
-    .await;
 }
 
 #[tokio::test(start_paused = true)]
