@@ -266,3 +266,22 @@ async fn limits_that_stay_have_counted_already() {
     drop(client);
     world.close().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_was_opened_anew_is_listed_once_and_then_left_alone() {
+    for side in UPSTREAMS {
+        let scripts = vec![("hub", Script::full(side)), ("rim", Script::full(side))];
+        let world = World::start(scripts, OPEN).await;
+        let lists = |name: &str| world.upstream(name).count("tools/list");
+        let changed = format!("{OPEN}[upstreams.hub]\nlimits = {{ max_items = 99 }}\n");
+        assert!(is_applied(&world.reload(&changed).await));
+        pass(Duration::from_secs(600)).await;
+        assert_eq!((lists("hub"), lists("rim")), (2, 1), "{side}");
+        // One that nobody reaches takes nothing from the others.
+        let away = format!("{OPEN}[upstreams.away]\nurl = \"http://away.test/mcp\"\n");
+        assert!(is_applied(&world.reload_with(&["rim"], &away).await));
+        pass(Duration::from_secs(600)).await;
+        assert_eq!((lists("hub"), lists("rim")), (2, 1), "{side}");
+        world.close().await;
+    }
+}
