@@ -285,3 +285,15 @@ async fn an_upstream_that_was_opened_anew_is_listed_once_and_then_left_alone() {
         world.close().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_that_is_asked_for_when_the_doors_have_closed_is_refused_at_once() {
+    let world = World::start(hub(MODERN_HTTP), OPEN).await;
+    world.stop_doors();
+    for _ in 0..2 {
+        pass(Duration::from_secs(1)).await;
+        let outcome = tokio::time::timeout(Duration::from_secs(1), world.reload(NARROW)).await;
+        assert_eq!(outcome.expect("an outcome"), Outcome::Failed("Weir is stopping".into()));
+    }
+    world.close().await;
+}
