@@ -286,7 +286,8 @@ impl Dial for Scripted {
     }
 }
 
-struct Running(tokio_util::sync::CancellationToken);
+/// The life of a process that is none: it runs until the token fires.
+pub(crate) struct Running(pub(crate) tokio_util::sync::CancellationToken);
 
 impl Process for Running {
     fn wait(&mut self) -> BoxFuture<'_, String> {

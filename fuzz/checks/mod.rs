@@ -3,7 +3,7 @@
 //! Each takes bytes, says nothing when all is well and panics when not. They need no more than the library,
 //! so that a fuzzer can be built around them; `tests/it/fuzz.rs` replays the committed inputs.
 
-mod house;
+pub(crate) mod house;
 mod reference;
 mod text;
 

@@ -55,13 +55,14 @@ impl Reloader {
     /// Reloads the configuration, and tells what became of it. Whoever asks while a reload is under way gets the one
     /// behind it, together with all who do.
     pub async fn reload(&self) -> Outcome {
+        let stopping = || Outcome::Failed("Weir is stopping".to_owned());
         let (tell, told) = oneshot::channel();
-        // Full: waits for its turn, as everybody before it does.
-        let asked = self.asked.send(tell).await;
-        match (asked, told.await) {
-            (Ok(()), Ok(outcome)) => outcome,
-            _ => Outcome::Failed("Weir is stopping".to_owned()),
+        // Full: waits for its turn, as everybody before it does. What could not be sent comes back, and with it whoever
+        // would tell: it must not be waited for.
+        if self.asked.send(tell).await.is_err() {
+            return stopping();
         }
+        told.await.unwrap_or_else(|_| stopping())
     }
 }
 

@@ -16,6 +16,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
+use tokio::runtime::Handle;
 
 use super::Ops;
 use super::health::Health;
@@ -52,6 +53,8 @@ struct Numbers {
     upstream_took: Vec<(String, Durations)>,
     sessions: Durations,
     findings: Vec<(String, [(&'static str, u64); 6])>,
+    /// Tasks that are alive.
+    tasks: u64,
     process: Option<Process>,
 }
 
@@ -92,6 +95,7 @@ impl Numbers {
             upstream_took,
             sessions: meters.sessions.read(),
             findings,
+            tasks: Handle::try_current().map_or(0, |it| it.metrics().num_alive_tasks() as u64),
             process: Process::look(),
             status: Status::of(ops),
         }
@@ -158,6 +162,7 @@ impl Numbers {
             ("weir_connections", "Open connections of clients", status.connections),
             ("weir_sessions", "Open sessions of legacy clients", status.sessions),
             ("weir_streams", "Streams that are open to tell of changes", status.streams),
+            ("weir_tasks", "Tasks of the runtime that have not ended", self.tasks),
         ] {
             out.gauge(name, help, value as f64)?;
         }

@@ -1,5 +1,5 @@
-//! The soak: a mixed load of both eras over ten upstreams, faults at random, and books that have to balance (F-101, G1,
-//! G2, G7).
+//! The soak: a mixed load of both eras over ten upstreams, faults at random, a configuration that changes all the time,
+//! and books that have to balance (F-101, G1, G2, G7, G19).
 //!
 //! By day it takes seconds; `./dev soak 30m` says how long else (`WEIR_SOAK`). Chance comes from one number, which is
 //! printed; `WEIR_SEED` gives it back. What the load itself does wrong is then the same; what the clock makes of it is not.
@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::lab::client::{Client, Revision};
 use crate::lab::ledger::{Account, End, Ledger};
@@ -20,6 +22,12 @@ use crate::lab::{Lab, alone, by_night, runs, until};
 /// So that what is back is found soon, and what hangs is given up soon.
 const CONFIG: &str =
     "[defaults]\ntimeouts.call = \"2s\"\nretry = { backoff = \"50ms\", max_backoff = \"1s\" }\n";
+
+/// An upstream that comes and goes with the configuration, and that the load leaves alone.
+const GUEST: &str = "guest";
+
+/// How many more tasks there may be at the end than before: what is idle ends in its own time.
+const SPARE_TASKS: u64 = 8;
 
 /// How much more memory may be resident at the end than when all was warm.
 const SPARE_BYTES: u64 = 16 << 20;
@@ -33,17 +41,24 @@ async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_n
         time.as_secs()
     );
     let mut lab = fleet().await;
-    let weir = lab.serve_all(CONFIG).await;
+    let names = lab.names();
+    lab = lab.http(GUEST, json!({ "revision": Revision::MODERN.as_str() })).await;
+    let rules = Rules::new();
+    rules.write(&lab);
+    let weir = Weir::start(lab.folder()).await;
+    for name in &names {
+        weir.lists(name).await;
+    }
     // Each upstream in each era once, so that what is opened by the first call is open.
-    rest(&weir, &lab).await;
-    let calm = weir.occupied();
+    rest(&weir, &names).await;
+    let (calm, calm_tasks) = (weir.occupied(), rules.tasks().await);
 
-    let mut plan = Plan::plain(24, &lab.names());
+    let mut plan = Plan::plain(24, &names);
     plan.seed = seed;
     plan.pause = Duration::from_millis(if cfg!(debug_assertions) { 20 } else { 5 });
     plan.faults = Arc::new(fault);
     let load = plan.start(&weir);
-    let mut weather = Weather { chance: Chance::new(seed), counts: BTreeMap::new() };
+    let mut weather = Weather { chance: Chance::new(seed), counts: BTreeMap::new(), names, rules };
     let mut samples = Vec::new();
     let mut next_line = Duration::ZERO;
     while load.running() < time {
@@ -56,8 +71,8 @@ async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_n
     }
     let lists = Arc::clone(&load.lists);
     let ledger = load.stop().await;
-    weather.clear(&mut lab).await;
-    rest(&weir, &lab).await;
+    weather.clear(&mut lab, &weir).await;
+    rest(&weir, &weather.names).await;
 
     // What is idle is let go after seconds; after that, all is as it was.
     until("descriptors and children are as they were", || {
@@ -66,6 +81,15 @@ async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_n
     })
     .await;
     let end = weir.occupied();
+    let begin = Instant::now();
+    let mut tasks = weather.rules.tasks().await;
+    while tasks > calm_tasks + SPARE_TASKS && begin.elapsed() < Duration::from_secs(60) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        tasks = weather.rules.tasks().await;
+    }
+    eprintln!("soak: {calm_tasks} tasks before, {tasks} behind");
+    assert!(tasks <= calm_tasks + SPARE_TASKS, "{tasks} tasks, {calm_tasks} before");
+    assert!(weather.rules.applied > 0, "the configuration has never changed");
     let accounts = ledger.settle(lab.evils());
     close(&accounts, lists.load(Ordering::Relaxed), &weather, [calm, end]);
     let warm =
@@ -134,12 +158,12 @@ fn calm_script(name: &str) -> Value {
 }
 
 /// Waits until every upstream answers clients of both eras.
-async fn rest(weir: &Weir, lab: &Lab) {
+async fn rest(weir: &Weir, names: &[String]) {
     for revision in [Revision::LEGACY, Revision::MODERN] {
         let mut client = weir.client(revision).await;
-        for name in lab.names() {
+        for name in names {
             let begin = Instant::now();
-            while !client.call(&name, json!({ "nonce": "rest" })).await.is_result() {
+            while !client.call(name, json!({ "nonce": "rest" })).await.is_result() {
                 assert!(begin.elapsed() < Duration::from_secs(90), "{name} is not back");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -189,17 +213,22 @@ struct Weather {
     chance: Chance,
     /// How often there was what.
     counts: BTreeMap<&'static str, u64>,
+    /// The upstreams that are always there.
+    names: Vec<String>,
+    rules: Rules,
 }
 
 impl Weather {
     /// Something happens to one upstream, lasts for a moment, and is over.
     async fn change(&mut self, lab: &mut Lab, weir: &Weir) {
-        let name = self.chance.one_of(&lab.names()).clone();
+        let name = self.chance.one_of(&self.names).clone();
+        if self.chance.below(5) == 0 {
+            *self.counts.entry("reloads").or_default() += 1;
+            return self.rules.change(&mut self.chance, &name, lab, weir).await;
+        }
         let is_http = !name.starts_with('s');
         let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
         let storm = |text: &str, on_stderr| json!({ "storm": { "text": text, "per_second": 2_000, "on_stderr": on_stderr } });
-        // A reload of the configuration has its place here, as a row of its own: `lab.configure` with
-        // another text, and the signal.
         let (what, more) = match self.chance.below(6) {
             0 => ("notices", storm(changed, false)),
             1 if !is_http => ("standard error", storm("something is wrong", true)),
@@ -231,11 +260,130 @@ impl Weather {
     }
 
     /// All is well again.
-    async fn clear(&self, lab: &mut Lab) {
-        for name in lab.names() {
-            lab.evil(&name).script(calm_script(&name));
+    async fn clear(&mut self, lab: &mut Lab, weir: &Weir) {
+        for name in &self.names {
+            lab.evil(name).script(calm_script(name));
+        }
+        self.rules.restore(lab, weir).await;
+    }
+}
+
+// === What the configuration says ===
+
+/// The configuration, as it stands in the file.
+struct Rules {
+    /// Where operators look.
+    admin: u16,
+    has_guest: bool,
+    /// Whether there is a role, with a client of its own, beside the one that all have.
+    has_visitor: bool,
+    /// Whether everybody may use the upstream that comes and goes.
+    may_all: bool,
+    /// How often each upstream's own settings were others.
+    times: BTreeMap<String, u32>,
+    /// How many reloads have been taken up, and refused.
+    applied: usize,
+    refused: usize,
+}
+
+impl Rules {
+    fn new() -> Self {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = free.local_addr().unwrap().port();
+        let (times, applied, refused) = (BTreeMap::new(), 0, 0);
+        Self { admin, has_guest: false, has_visitor: false, may_all: true, times, applied, refused }
+    }
+
+    fn write(&self, lab: &Lab) {
+        let mut text = format!(
+            "{CONFIG}[admin]\nlisten = \"127.0.0.1:{}\"\n[auth]\nmode = \"anonymous\"\n",
+            self.admin
+        );
+        if !self.may_all {
+            text += "[roles.local]\ntools.deny = [\"guest/*\"]\ntools.allow = [\"*\"]\n";
+        }
+        if self.has_visitor {
+            let hash = "0123456789abcdef".repeat(4);
+            text += "[roles.visitor]\ntools.allow = [\"*\"]\n";
+            text += &format!("[clients.visitor]\nrole = \"visitor\"\nkey_sha256 = [\"{hash}\"]\n");
+        }
+        let more = |name: &str| {
+            let items = 5_000 + self.times.get(name).copied().unwrap_or_default();
+            let is_there = name != GUEST || self.has_guest;
+            is_there.then(|| format!("limits = {{ max_items = {items} }}\n"))
+        };
+        lab.configure_for(more, &text);
+    }
+
+    /// Something in the file is other than before, and Weir is told; then it is looked at what became of it.
+    async fn change(&mut self, chance: &mut Chance, name: &str, lab: &Lab, weir: &Weir) {
+        match chance.below(6) {
+            0 | 1 => self.has_guest = !self.has_guest,
+            2 => self.has_visitor = !self.has_visitor,
+            3 => self.may_all = !self.may_all,
+            4 => *self.times.entry(name.to_owned()).or_default() += 1,
+            _ => return self.spoil(lab, weir).await,
+        }
+        self.apply(lab, weir).await;
+        // Both eras see what holds now, as soon as it has been listed.
+        for revision in [Revision::LEGACY, Revision::MODERN] {
+            let mut client = weir.client(revision).await;
+            let shows = self.has_guest && self.may_all;
+            let begin = Instant::now();
+            while client.tools().await.iter().any(|tool| tool.starts_with("guest__")) != shows {
+                assert!(begin.elapsed() < Duration::from_secs(30), "{shows}: the guest's tools");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
         }
     }
+
+    async fn apply(&mut self, lab: &Lab, weir: &Weir) {
+        self.write(lab);
+        weir.signal(Signal::HUP);
+        self.applied += 1;
+        let applied = self.applied;
+        until("it is reloaded", || logged(weir, "the configuration was reloaded") >= applied).await;
+    }
+
+    /// A mistake, which changes nothing, and the file as it was.
+    async fn spoil(&mut self, lab: &Lab, weir: &Weir) {
+        let good = std::fs::read_to_string(lab.config()).unwrap();
+        std::fs::write(lab.config(), format!("{good}\n[roles.local]\ntools.alow = 1\n")).unwrap();
+        weir.signal(Signal::HUP);
+        self.refused += 1;
+        let refused = self.refused;
+        let what = "the configuration is refused, the former one holds";
+        until("it is refused", || logged(weir, what) >= refused).await;
+        self.write(lab);
+    }
+
+    /// As at the beginning.
+    async fn restore(&mut self, lab: &Lab, weir: &Weir) {
+        let is_other =
+            self.has_guest || self.has_visitor || !self.may_all || !self.times.is_empty();
+        (self.has_guest, self.has_visitor, self.may_all) = (false, false, true);
+        self.times.clear();
+        if is_other {
+            self.apply(lab, weir).await;
+        }
+        eprintln!("soak: {} reloads, {} refused", self.applied, self.refused);
+    }
+
+    /// How many tasks are alive, as operators are told.
+    async fn tasks(&self) -> u64 {
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.admin)).await.unwrap();
+        let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("weir_tasks "));
+        line.unwrap_or_else(|| panic!("{text}")).trim().parse::<f64>().unwrap() as u64
+    }
+}
+
+/// How often its log has this message.
+fn logged(weir: &Weir, message: &str) -> usize {
+    weir.log().iter().filter(|line| line.contains(message)).count()
 }
 
 // === What is told ===

@@ -349,23 +349,28 @@ impl Exchange<'_> {
         let mut notes = Vec::new();
         loop {
             let Some(message) = self.next().await else { return Err(notes) };
-            let message_object = object(&message);
-            if message_object.has("method") {
+            if object(&message).has("method") {
                 notes.push(message);
                 continue;
             }
-            let member = |name: &str| message_object.get_bytes(name).map(string);
-            let outcome = match (member("result"), member("error")) {
-                (Some(result), None) => Ok(result),
-                (None, Some(error)) => Err(error),
-                _ => panic!("not an answer: {message}"),
-            };
-            let status = match &self.wire {
-                Wiring::Http(exchange) => exchange.status(),
-                Wiring::Stdio(_) => 200,
-            };
-            return Ok(Reply { status, id: member("id").expect("an id"), outcome, notes });
+            return Ok(self.read(&message, notes));
         }
+    }
+
+    /// An answer, behind these notes.
+    pub(crate) fn read(&self, message: &str, notes: Vec<String>) -> Reply {
+        let answer = object(message);
+        let member = |name: &str| answer.get_bytes(name).map(string);
+        let outcome = match (member("result"), member("error")) {
+            (Some(result), None) => Ok(result),
+            (None, Some(error)) => Err(error),
+            _ => panic!("not an answer: {message}"),
+        };
+        let status = match &self.wire {
+            Wiring::Http(exchange) => exchange.status(),
+            Wiring::Stdio(_) => 200,
+        };
+        Reply { status, id: member("id").expect("an id"), outcome, notes }
     }
 
     /// Whether nothing comes for a while.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use weir::app::Outcome;
 use weir::rpc;
 
 use crate::cell::{CLIENTS, LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, UPSTREAMS, Wire};
@@ -30,10 +31,22 @@ enum Event {
     Restart,
     /// The doors close.
     Stop,
+    /// A reload puts another connection to the upstream in the place of the one that the call is on.
+    Swap,
+    /// A reload takes the upstream out of the configuration; it goes once the call is over.
+    Drain,
 }
 
-const EVENTS: [Event; 6] =
-    [Event::Cancel, Event::Leave, Event::Answer, Event::TimeOut, Event::Restart, Event::Stop];
+const EVENTS: [Event; 8] = [
+    Event::Cancel,
+    Event::Leave,
+    Event::Answer,
+    Event::TimeOut,
+    Event::Restart,
+    Event::Stop,
+    Event::Swap,
+    Event::Drain,
+];
 
 /// What lies between two events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +100,8 @@ fn ended(client: Side, events: &[Event]) -> End {
             Event::Leave if has_stopped && client.wire == Wire::Stdio => is_there = false,
             Event::Leave => return End { got: None, told: Some(true) },
             Event::Stop => has_stopped = true,
+            // What is under way ends where it began.
+            Event::Swap | Event::Drain => {}
         }
     }
     // Its time limit is the last thing that happens to it.
@@ -142,8 +157,23 @@ impl Play<'_> {
                 self.has_stopped = true;
                 self.world.stop_doors();
             }
+            Event::Swap | Event::Drain => reload(self.world, client.side, event).await,
         }
     }
+}
+
+/// Reloads the configuration, which closed doors do not do any more.
+async fn reload(world: &World, client: Side, event: Event) {
+    let config = match event {
+        Event::Swap => format!("{CONFIG}[upstreams.hub]\nlimits = {{ max_items = 99 }}\n"),
+        // There has to be one.
+        _ => format!("{CONFIG}[upstreams.away]\nurl = \"http://away.test/mcp\"\n"),
+    };
+    let config = if client == LEGACY_SSE { with_pair(&config) } else { config };
+    let names: &[&str] = if event == Event::Swap { &["hub"] } else { &[] };
+    let outcome = world.reload_with(names, &config).await;
+    let is_good = matches!(outcome, Outcome::Applied { .. } | Outcome::Failed(_));
+    assert!(is_good, "{event:?}: {outcome:?}");
 }
 
 /// Lets the events happen to a call, and tells how it ended.
@@ -204,6 +234,7 @@ async fn play(client: Side, upstream: Side, events: &[Event], gap: Gap) -> End {
                     Event::Restart => world.upstream("hub").restart(),
                     Event::Stop => world.stop_doors(),
                     Event::TimeOut => pass(Duration::from_secs(6)).await,
+                    Event::Swap | Event::Drain => reload(&world, client, *event).await,
                     _ => settle().await,
                 }
             }
@@ -229,7 +260,7 @@ fn agrees(is: End, said: &[End]) -> bool {
 
 /// Tries orders with these upstreams. A gap in which not all runs lets neighbours change places.
 async fn try_orders(client: Side, upstreams: &[Side], orders: &[Vec<Event>], gaps: &[Gap]) {
-    let mut wrong = Vec::new();
+    let (mut wrong, begin) = (Vec::new(), std::time::Instant::now());
     for upstream in upstreams.iter().copied() {
         for order in orders {
             for gap in gaps {
@@ -249,6 +280,8 @@ async fn try_orders(client: Side, upstreams: &[Side], orders: &[Vec<Event>], gap
             }
         }
     }
+    let plays = upstreams.len() * orders.len() * gaps.len();
+    eprintln!("{client}: {plays} plays in {:.1?}", begin.elapsed());
     assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
@@ -257,8 +290,14 @@ fn orders() -> Vec<Vec<Event>> {
     let pairs = EVENTS.iter().flat_map(|first| {
         EVENTS.iter().filter(move |second| *second != first).map(|second| vec![*first, *second])
     });
-    let pairs: Vec<_> = pairs.collect();
+    let mut pairs: Vec<_> = pairs.collect();
     if std::env::var_os("WEIR_NIGHTLY").is_none() {
+        // Of two reloads in a row the first one is as if it had not been, and a restart ends what any has left.
+        let is_reload = |event: &Event| matches!(event, Event::Swap | Event::Drain);
+        let rest = [Event::Restart, Event::Swap, Event::Drain];
+        pairs.retain(|pair| {
+            !(pair.iter().any(is_reload) && pair.iter().all(|event| rest.contains(event)))
+        });
         return pairs;
     }
     let longer = pairs.iter().flat_map(|pair| {

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use weir::rpc::{self, Id, Message, Outcome};
 
 use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO};
 use crate::upstream::Script;
-use crate::world::World;
+use crate::world::{World, pass};
 
 /// A property, and where which test holds it.
 type Row = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
@@ -20,8 +21,7 @@ type Row = (&'static str, &'static str, &'static [(&'static str, &'static str)])
 const HERE: &str = "tests/it/properties.rs";
 const SIM: (&str, &str) = ("tests/it/sim.rs", "what_is_promised_holds_in_every_history");
 
-/// What has no row is not there to be held yet: D-P27 (a breaker) and D-P28 (a reload).
-const ROWS: [Row; 30] = [
+const ROWS: [Row; 32] = [
     (
         "D-P1",
         "no id twice on a connection",
@@ -93,6 +93,8 @@ const ROWS: [Row; 30] = [
                 "s10_headers_that_route_elsewhere_change_nothing_and_go_nowhere",
             ),
             ("tests/it/translation.rs", "what_a_client_says_of_itself_decides_nothing"),
+            // Nor do the connection and the revision.
+            (HERE, "d_p15_who_may_the_same_gets_the_same_bytes"),
         ],
     ),
     (
@@ -134,7 +136,10 @@ const ROWS: [Row; 30] = [
     (
         "D-P14",
         "the order is total",
-        &[("tests/it/listing.rs", "the_lists_of_all_upstreams_are_one_in_order"), SIM],
+        &[
+            ("tests/it/listing.rs", "the_lists_of_all_upstreams_are_one_in_order"),
+            (HERE, "d_p14_the_order_does_not_depend_on_who_answers_first"),
+        ],
     ),
     (
         "D-P15",
@@ -181,7 +186,17 @@ const ROWS: [Row; 30] = [
                 "tests/it/questions/parking.rs",
                 "n55_a_state_is_good_once_for_its_principal_and_its_request",
             ),
+            (
+                "tests/it/questions/parking.rs",
+                "a_call_that_nobody_comes_back_for_is_cancelled_in_time",
+            ),
             ("tests/it/tasks.rs", "s_53_the_handle_of_another_principal_role_or_era_is_unknown"),
+            (
+                "tests/it/tasks/related.rs",
+                "a_handle_is_good_for_nothing_but_its_task_and_for_no_longer_than_the_process",
+            ),
+            ("tests/it/sessions.rs", "s18_a_session_of_another_principal_is_not_found"),
+            SIM,
         ],
     ),
     (
@@ -208,6 +223,8 @@ const ROWS: [Row; 30] = [
         &[
             ("src/mcp/note.rs", "progress_that_goes_back_is_dropped"),
             ("tests/it/progress.rs", "n63_progress_that_does_not_increase_is_dropped"),
+            // And ends with its call.
+            ("tests/it/progress.rs", "n63_progress_for_nobody_reaches_nobody"),
         ],
     ),
     (
@@ -238,6 +255,25 @@ const ROWS: [Row; 30] = [
                 "src/policy/limits/gcra.rs",
                 "d_p26_no_window_admits_more_than_its_time_and_a_burst_even_if_the_clock_goes_back",
             ),
+        ],
+    ),
+    (
+        "D-P27",
+        "one probe, on schedule",
+        &[(
+            "src/upstream/breaker.rs",
+            "there_is_never_more_than_one_probe_and_it_opens_for_as_long_as_the_schedule_says",
+        )],
+    ),
+    (
+        "D-P28",
+        "one configuration decides a request",
+        &[
+            (
+                "tests/it/reload.rs",
+                "f81_f82_g19_no_request_fails_over_many_reloads_and_each_that_begins_after_one_is_decided_by_it",
+            ),
+            SIM,
         ],
     ),
     (
@@ -385,6 +421,33 @@ async fn d_p15_who_may_the_same_gets_the_same_bytes() {
         world.close().await;
     }
     assert_eq!(lists.each_ref().map(HashSet::len), [1, 1], "{lists:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_p14_the_order_does_not_depend_on_who_answers_first() {
+    let scripts = || {
+        let ash = Script::full(LEGACY_STDIO).down();
+        vec![("ash", ash), ("bay", Script::full(MODERN_HTTP).down().paged(1))]
+    };
+    let mut orders = HashSet::new();
+    for order in [["ash", "bay"], ["bay", "ash"]] {
+        let world = World::start(scripts(), "").await;
+        for name in order {
+            world.upstream(name).come_up();
+            // Longer than any pause between two attempts.
+            pass(Duration::from_secs(120)).await;
+        }
+        let client = world.client(MODERN_HTTP).await;
+        let mut lists = Vec::new();
+        for kind in Kind::ALL {
+            lists.push(client.list_all(kind).await);
+        }
+        assert_eq!(lists[0].len(), 4, "{lists:?}");
+        orders.insert(lists);
+        drop(client);
+        world.close().await;
+    }
+    assert_eq!(orders.len(), 1, "{orders:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -307,6 +307,25 @@ async fn another_server_of_the_same_name_does_not_show_what_the_one_before_it_li
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_upstream_that_was_opened_anew_is_listed_once_and_then_left_alone() {
+    for side in UPSTREAMS {
+        let scripts = vec![("hub", Script::full(side)), ("rim", Script::full(side))];
+        let world = World::start(scripts, OPEN).await;
+        let lists = |name: &str| world.upstream(name).count("tools/list");
+        let changed = format!("{OPEN}[upstreams.hub]\nlimits = {{ max_items = 99 }}\n");
+        assert!(is_applied(&world.reload(&changed).await));
+        pass(Duration::from_secs(600)).await;
+        assert_eq!((lists("hub"), lists("rim")), (2, 1), "{side}");
+        // One that nobody reaches takes nothing from the others.
+        let away = format!("{OPEN}[upstreams.away]\nurl = \"http://away.test/mcp\"\n");
+        assert!(is_applied(&world.reload_with(&["rim"], &away).await));
+        pass(Duration::from_secs(600)).await;
+        assert_eq!((lists("hub"), lists("rim")), (2, 1), "{side}");
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn limits_and_pins_that_come_and_go_hold_for_the_next_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let lock = folder.path().join("weir.lock").display().to_string();
@@ -379,4 +398,16 @@ async fn an_identity_provider_that_comes_and_goes_lets_its_tokens_in_from_the_ne
         assert_eq!(ask().await, 401, "{side}");
         world.close().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_that_is_asked_for_when_the_doors_have_closed_is_refused_at_once() {
+    let world = World::start(hub(MODERN_HTTP), OPEN).await;
+    world.stop_doors();
+    for _ in 0..2 {
+        pass(Duration::from_secs(1)).await;
+        let outcome = tokio::time::timeout(Duration::from_secs(1), world.reload(NARROW)).await;
+        assert_eq!(outcome.expect("an outcome"), Outcome::Failed("Weir is stopping".into()));
+    }
+    world.close().await;
 }

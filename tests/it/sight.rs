@@ -9,6 +9,7 @@ use weir::mcp::revision::Revision;
 
 use crate::cell::{LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Wire};
 use crate::client::Client;
+use crate::sim::Dice;
 use crate::upstream::Script;
 use crate::world::{World, pass, with_pair};
 
@@ -28,39 +29,24 @@ fn sides() -> impl Iterator<Item = Side> {
         .chain([Side::new(Revision::V2024_11_05, Wire::Sse), LEGACY_SSE])
 }
 
-/// Numbers that are the same in each run (xorshift64*).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
-    }
-
-    fn one_of<'a>(&mut self, texts: &[&'a str]) -> &'a str {
-        texts[self.below(texts.len())]
-    }
-
-    fn pattern(&mut self, kind: Kind) -> String {
-        let upstream = self.one_of(&["hub", "rim", "*", "*", "h*", "nobody"]);
-        let rest = match kind {
-            Kind::Prompt | Kind::Tool => self.one_of(&["*", "a", "a*", "*b", "b", "*/*", "a*b"]),
-            Kind::Resource | Kind::Template => self.one_of(&[
-                "*",
-                "*:///*",
-                "*-file:///a*",
-                "hub-file:///b",
-                "*-a:///*",
-                "*-ab:///{path}",
-                "rim-*",
-                "*b",
-                "*/q",
-            ]),
-        };
-        format!("{upstream}/{rest}")
-    }
+/// A pattern of a rule for this kind.
+fn pattern(dice: &mut Dice, kind: Kind) -> String {
+    let upstream = dice.one_of(&["hub", "rim", "*", "*", "h*", "nobody"]);
+    let rest = match kind {
+        Kind::Prompt | Kind::Tool => dice.one_of(&["*", "a", "a*", "*b", "b", "*/*", "a*b"]),
+        Kind::Resource | Kind::Template => dice.one_of(&[
+            "*",
+            "*:///*",
+            "*-file:///a*",
+            "hub-file:///b",
+            "*-a:///*",
+            "*-ab:///{path}",
+            "rim-*",
+            "*b",
+            "*/q",
+        ]),
+    };
+    format!("{upstream}/{rest}")
 }
 
 /// What a role allows and denies, of each kind that there are rules for.
@@ -76,8 +62,8 @@ impl Role {
     fn roll(dice: &mut Dice) -> Self {
         let rules = RULED.map(|(kind, _)| {
             let mut some = |most: usize| {
-                let count = dice.below(most + 1);
-                (0..count).map(|_| dice.pattern(kind)).collect()
+                let count = dice.index(most + 1);
+                (0..count).map(|_| pattern(dice, kind)).collect()
             };
             (some(3), some(2))
         });
@@ -201,7 +187,7 @@ const ROLES: [&str; 2] = ["one", "two"];
 
 impl Scene {
     async fn roll(seed: u64) -> Self {
-        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut dice = Dice::new(seed);
         let listed: Vec<_> = Thing::all().filter(|_| dice.below(3) > 0).collect();
         let roles = [Role::roll(&mut dice), Role::roll(&mut dice)];
         let scripts = UPSTREAMS.map(|(upstream, side)| {
@@ -305,7 +291,7 @@ impl Scene {
         let mut ears = [clients[0].listen().await, clients[1].listen().await];
         let things: Vec<_> = Thing::all().collect();
         for _ in 0..CHANGES {
-            let thing = things[dice.below(things.len())];
+            let thing = things[dice.index(things.len())];
             let upstream = self.world.upstream(thing.upstream);
             let definition = thing.definition();
             let was_listed = self.listed.contains(&thing);
@@ -360,7 +346,7 @@ async fn s02_s03_d_p3_what_is_listed_is_reached_and_what_is_not_is_neither() {
 
 #[tokio::test(start_paused = true)]
 async fn s49_d_p24_who_sees_a_change_hears_of_it_and_who_does_not_hears_nothing() {
-    let (mut cases, mut dice) = (0, Dice(7));
+    let (mut cases, mut dice) = (0, Dice::new(7));
     for (side, seed) in sides().chain(sides()).zip(1_000..) {
         let mut scene = Scene::roll(seed).await;
         cases += scene.change(side, &mut dice).await;

@@ -29,7 +29,7 @@ use weir::mcp::kind::{Kind, Topic};
 use weir::mcp::meta;
 use weir::rpc::{self, Id, Request};
 
-use crate::cell::Side;
+use crate::cell::{Side, Wire};
 use crate::judge::Talk;
 pub(crate) use call::{Call, Cancelled};
 use call::{Out, Sink};
@@ -99,6 +99,13 @@ struct State {
     places: [usize; 4],
     /// Whether a cursor has been refused.
     has_refused: bool,
+    /// Requests that were cancelled before they came, by conversation and id.
+    early: HashSet<(u64, Id)>,
+    /// Whether requests may get lost, or be overtaken, on their way.
+    is_far: bool,
+    /// Processes in which something else than a question for the era has come, and how many ended without.
+    talked: HashSet<u64>,
+    cut_probes: usize,
     /// Whether each list is followed by the news that it has changed.
     is_restless: bool,
     /// What came back for questions of ours.
@@ -138,6 +145,10 @@ impl Upstream {
             numbers: 0,
             places: [0; 4],
             has_refused: false,
+            early: HashSet::new(),
+            is_far: false,
+            talked: HashSet::new(),
+            cut_probes: 0,
             is_restless: false,
             answers_heard: Vec::new(),
             is_down: script.starts_down,
@@ -307,14 +318,37 @@ impl Upstream {
         self.lock().answers_heard.clone()
     }
 
-    /// Objects no longer to what has this in its words: it is the weather's doing.
-    pub(crate) fn forgive(&self, words: &str) {
-        self.lock().surprises.retain(|surprise| !surprise.contains(words));
+    /// What comes back for this question of ours, however long it takes.
+    pub(crate) async fn answer_to(&self, id: &str) -> String {
+        let mut moved = self.moved.subscribe();
+        let is_to = |answer: &&String| {
+            let answer = Object::parse((*answer).clone()).ok();
+            answer.is_some_and(|answer| answer.get_string("id").as_deref() == Some(id))
+        };
+        loop {
+            if let Some(answer) = self.lock().answers_heard.iter().find(is_to) {
+                return answer.clone();
+            }
+            moved.changed().await.expect("the sender is ours");
+        }
+    }
+
+    /// All that came back for questions of ours.
+    pub(crate) fn all_answers(&self) -> Vec<String> {
+        self.lock().answers_heard.clone()
+    }
+
+    /// From now on requests may get lost on their way to it, or be overtaken.
+    pub(crate) fn be_far(&self) {
+        self.lock().is_far = true;
     }
 
     /// What a careful server would have objected to.
     pub(crate) fn surprises(&self) -> Vec<String> {
-        self.lock().surprises.clone()
+        let state = self.lock();
+        let lost = state.early.iter().filter(|_| !state.is_far);
+        let lost = lost.map(|(_, id)| format!("the unknown request {id} was cancelled"));
+        state.surprises.iter().cloned().chain(lost).collect()
     }
 
     async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
@@ -412,7 +446,12 @@ impl Upstream {
         self.move_on();
         if let Some(held) = held {
             let cancelled = CancellationToken::new();
-            self.lock().open.insert((of, id.clone()), cancelled.clone());
+            let mut state = self.lock();
+            if state.early.remove(&(of, id.clone())) {
+                cancelled.cancel();
+            }
+            state.open.insert((of, id.clone()), cancelled.clone());
+            drop(state);
             let call = Call { params, id, sink, cancelled, talk: self.talk.clone() };
             // If the test no longer wants it, dropping the call is the answer.
             let _ = held.try_send(call);
@@ -438,7 +477,7 @@ impl Upstream {
         }
         let meta = params.get_object("_meta").unwrap_or_default();
         let version = meta.get_string(meta::PROTOCOL_VERSION);
-        if self.script.side.is_modern() {
+        if self.script.side.is_modern() && method != "initialize" {
             if version.as_deref() != Some(self.script.side.revision.as_str()) {
                 self.note_surprise(format!("{method} speaks {version:?}"));
             }
@@ -476,6 +515,11 @@ impl Upstream {
                 script.capabilities,
                 script.instructions_member()
             )),
+            // Whoever saw a process end upon the question for its era may take it for a legacy one: some of them do
+            // that.
+            "initialize" if self.lock().forget_a_cut_probe() => {
+                error(rpc::code::METHOD_NOT_FOUND, "unknown method")
+            }
             "ping" if !modern => Answer::Result("{}".into()),
             "logging/setLevel" if !modern => Answer::Result("{}".into()),
             "subscriptions/listen" if modern => {
@@ -566,7 +610,14 @@ impl Upstream {
             return state.surprises.push("a cancellation without an id".into());
         };
         if !state.used.contains(&(of, id.clone())) {
-            state.surprises.push(format!("the unknown request {id} was cancelled"));
+            match self.side().wire {
+                // What comes on one pipe comes in its order.
+                Wire::Stdio => {
+                    state.surprises.push(format!("the unknown request {id} was cancelled"));
+                }
+                // On another connection a word may be quicker than what it is about.
+                Wire::Http | Wire::Sse => drop(state.early.insert((of, id.clone()))),
+            }
         }
         state.ears.retain(|ear| {
             ear.of != of || ear.listen.as_ref().is_none_or(|(listen, _)| *listen != id)
@@ -583,6 +634,13 @@ impl State {
     fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
+    }
+
+    /// Whether a process has ended before anything but a question for its era came; that counts once.
+    fn forget_a_cut_probe(&mut self) -> bool {
+        let is_cut = self.cut_probes > 0;
+        self.cut_probes = self.cut_probes.saturating_sub(1);
+        is_cut
     }
 
     fn end_life(&mut self) {

@@ -35,6 +35,8 @@ use crate::upstream::{Script, Upstream};
 
 /// How much a client may write ahead of the house's reading, and the other way round.
 const PIPE: usize = 64 * 1024;
+/// After so many turns of the scheduler each task that was ready has had its own.
+const TURNS: usize = 16;
 /// How long closing may take: longer than any time-out on the way.
 const CLOSING: Duration = Duration::from_secs(60);
 
@@ -44,6 +46,8 @@ pub(crate) struct World {
     reloader: Reloader,
     /// What is read at the next reload.
     text: Arc<Mutex<String>>,
+    /// What reading waits for.
+    gate: Arc<Mutex<Option<std::sync::mpsc::Receiver<()>>>>,
     sides: Vec<(&'static str, Side)>,
     upstreams: BTreeMap<String, Upstream>,
     /// The tasks of the scripts and of the clients.
@@ -173,12 +177,26 @@ impl World {
         app.keep_keys();
         let text = Arc::new(Mutex::new(config));
         let written = Arc::clone(&text);
+        let gate = Arc::default();
+        let waited_for: Arc<Mutex<Option<std::sync::mpsc::Receiver<()>>>> = Arc::clone(&gate);
         let read = move |_: &CancellationToken| {
+            let gate = waited_for.lock().expect("nobody panics here").take();
+            gate.map(|gate| gate.recv());
             let text = written.lock().expect("nobody panics here").clone();
             Config::parse(&text, Path::new("weir.toml"), &Options::default())
         };
         let reloader = app.reloader(read, |_| {});
-        Self { app, reloader, text, sides, upstreams, tasks, between, verdict: Verdict(judge) }
+        Self {
+            app,
+            reloader,
+            text,
+            gate,
+            sides,
+            upstreams,
+            tasks,
+            between,
+            verdict: Verdict(judge),
+        }
     }
 
     /// Writes another configuration, completed as the first one was, and has it read.
@@ -205,6 +223,32 @@ impl World {
         let text = ways.fold(text, |text, (from, to)| text.replace(&from, &to));
         *self.text.lock().expect("nobody panics here") = text;
         self.reloader.reload().await
+    }
+
+    /// The same between two moments: nothing else in the house runs until all is replaced, and then, first of all,
+    /// `replaced`. So what happens does not depend on threads. Takes a runtime of one thread, with one more for what
+    /// blocks.
+    pub(crate) async fn reload_at_once(
+        &self,
+        names: &[&str],
+        config: &str,
+        replaced: impl FnOnce(),
+    ) -> Outcome {
+        let (open, gate) = std::sync::mpsc::channel();
+        *self.gate.lock().expect("nobody panics here") = Some(gate);
+        let mut reloading = std::pin::pin!(self.reload_with(names, config));
+        // The task that reloads takes the wish up, and gives it to the other thread, which waits.
+        assert!(futures::poll!(&mut reloading).is_pending());
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        drop(self.tasks.spawn_blocking(move || tell.send(())));
+        let _ = open.send(());
+        told.recv_timeout(CLOSING).expect("the thread is behind the reload");
+        assert!(self.gate.lock().expect("nobody panics here").is_none(), "it was not read in time");
+        replaced();
+        reloading.await
     }
 
     pub(crate) fn upstream(&self, name: &str) -> &Upstream {

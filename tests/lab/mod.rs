@@ -110,7 +110,13 @@ impl Lab {
 
     /// Writes the configuration: all servers, and what the test adds.
     pub(crate) fn configure(&self, config: &str) {
-        let tables: String = self.evils.iter().map(Evil::table).collect();
+        self.configure_for(|_| Some(String::new()), config);
+    }
+
+    /// The same with those servers alone for which there are, perhaps empty, further lines of their own table.
+    pub(crate) fn configure_for(&self, more: impl Fn(&str) -> Option<String>, config: &str) {
+        let table = |evil: &Evil| Some(format!("{}{}\n", evil.table(), more(&evil.name)?));
+        let tables: String = self.evils.iter().filter_map(table).collect();
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n{config}\n{tables}"
         );

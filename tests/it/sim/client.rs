@@ -1,27 +1,35 @@
 //! A client in a simulation: what it does, and what it has to get for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod asked;
+mod lists;
+mod tasks;
+
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
-use tokio_util::sync::CancellationToken;
-use weir::json;
+use weir::json::{self, Object};
 use weir::mcp::kind::{Kind, Topic};
 
 use super::dice::Dice;
-use super::ledger::{Fate, Ledger};
-use super::server::{METHODS, Server, is_open, name_of, proof};
+use super::fact::{ClientEnd, Fact};
+use super::ledger::{Fate, Ledger, Since};
+use super::rules::{Rules, base_of};
+use super::server::{METHODS, Server, name_of, proof};
 use crate::cell::{LEGACY_HTTP, Side};
-use crate::client::{Client, Exchange, Reply, keys_of, object, string};
+use crate::client::{Client, Exchange, Reply, object, string};
 use crate::world::pass;
 
 /// How many requests a client has under way at the most, and how many it makes with each hand.
 const HANDS: u64 = 3;
-const TURNS: u64 = 8;
+const TURNS: u64 = 7;
 
-/// How long a client waits for an answer: far longer than any time limit.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// How many calls a client begins at once, to want none of them.
+const STORM: u64 = 6;
+
+/// How long a client waits for an answer: longer than any time limit, that of a question too.
+const PATIENCE: Duration = Duration::from_secs(700);
 
 /// How long a client waits until it tries again what has broken off.
 const AGAIN: Duration = Duration::from_millis(300);
@@ -33,6 +41,7 @@ pub(super) struct Person {
     name: String,
     role: &'static str,
     client: Client,
+    can: Can,
     servers: Vec<Server>,
     ledger: Arc<Ledger>,
     seed: u64,
@@ -41,20 +50,44 @@ pub(super) struct Person {
     listens: bool,
 }
 
+/// What a client can do beside calling.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Can {
+    /// It can be asked.
+    answer: bool,
+    /// It takes a task for an answer.
+    tasks: bool,
+}
+
 /// An item that a client asks for.
 struct Wanted {
     server: Server,
-    kind: Kind,
     method: &'static str,
     key: String,
     is_there: IsThere,
+    since: Since,
 }
 
-#[derive(PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IsThere {
     Always,
     Perhaps,
     Never,
+}
+
+impl Can {
+    pub(super) fn throw(dice: &mut Dice) -> Self {
+        Self { answer: !dice.one_in(4), tasks: !dice.one_in(3) }
+    }
+
+    /// What a client of this side declares for it.
+    pub(super) fn declared(self, side: Side) -> String {
+        let answer = if self.answer { r#""elicitation":{"form":{}}"# } else { "" };
+        let extension = r#""extensions":{"io.modelcontextprotocol/tasks":{}}"#;
+        let tasks = if self.tasks && side.is_modern() { extension } else { "" };
+        let comma = if answer.is_empty() || tasks.is_empty() { "" } else { "," };
+        format!("{{{answer}{comma}{tasks}}}")
+    }
 }
 
 impl Person {
@@ -62,15 +95,16 @@ impl Person {
         number: u64,
         role: &'static str,
         client: Client,
+        can: Can,
         servers: &[Server],
         ledger: &Arc<Ledger>,
         mut dice: Dice,
     ) -> Self {
         let name = format!("{role} {number}");
-        ledger.tell(&name, format!("comes: {}", client.side));
+        ledger.tell(&name, format!("comes: {}, {can:?}", client.side));
         let (listens, seed) = (dice.one_in(2), dice.next());
         let (servers, ledger) = (servers.to_vec(), Arc::clone(ledger));
-        Self { name, role, client, servers, ledger, seed, told: Mutex::default(), listens }
+        Self { name, role, client, can, servers, ledger, seed, told: Mutex::default(), listens }
     }
 
     /// Everything that it does.
@@ -86,13 +120,13 @@ impl Person {
             if self.ledger.has_stopped() {
                 return;
             }
-            match dice.below(5) {
-                0 => {
+            match dice.below(14) {
+                0 | 1 => {
                     let kind = Kind::ALL[dice.below(4) as usize];
-                    if let Some(keys) = self.walk(kind).await {
-                        self.check_walk(kind, &keys);
-                    }
+                    self.walk(kind).await;
                 }
+                2 | 3 => self.ask_about_a_task(&mut dice).await,
+                4 => self.want_nothing_of_it(&mut dice).await,
                 _ => self.want(&mut dice).await,
             }
         }
@@ -102,32 +136,81 @@ impl Person {
 
     async fn want(&self, dice: &mut Dice) {
         let wanted = self.pick(dice);
-        let number = self.ledger.number();
-        let member = if wanted.kind == Kind::Resource { "uri" } else { "name" };
-        let key = string(json::quote(&wanted.key));
-        let token = if dice.one_in(2) { r#","progressToken":"t""# } else { "" };
-        let params = format!(r#"{{"{member}":{key},"_meta":{{"sim/number":{number}{token}}}}}"#);
+        let number = self.begin();
+        let params = self.params(&wanted, number, dice);
         self.tell(format!("asks {number}: {} {}", wanted.method, wanted.key));
         let mut exchange = self.client.start(wanted.method, &params);
-        if dice.one_in(5) {
-            let patience = Duration::from_millis(dice.below(300));
-            match tokio::time::timeout(patience, exchange.answer()).await {
-                Ok(answer) => self.judge(&wanted, number, answer.ok()),
-                Err(_) => {
-                    self.tell(format!("gives {number} up"));
-                    self.leave(exchange, dice.one_in(2)).await;
+        let mut patience = dice.one_in(5).then(|| Duration::from_millis(dice.below(300)));
+        loop {
+            let answer = self.answer(&mut exchange);
+            let answer = match patience.take() {
+                None => answer.await,
+                Some(patience) => match tokio::time::timeout(patience, answer).await {
+                    Ok(answer) => answer,
+                    Err(_) => return self.give_up(exchange, number, dice.one_in(2)).await,
+                },
+            };
+            match answer.as_ref().and_then(|reply| self.round(reply, number, &params)) {
+                None => return self.judge(&wanted, number, answer).await,
+                Some(None) => {
+                    self.tell(format!("does not come back for {number}"));
+                    return self.ledger.ended_here(number, ClientEnd::StayedAway);
+                }
+                Some(Some(further)) => {
+                    pass(Duration::from_millis(dice.below(300))).await;
+                    exchange = self.client.start(wanted.method, &further);
                 }
             }
-            return;
         }
-        let answer = self.answer(&mut exchange).await;
-        self.judge(&wanted, number, answer);
+    }
+
+    /// Begins calls at once, and wants none of them.
+    async fn want_nothing_of_it(&self, dice: &mut Dice) {
+        self.ledger.count("storms of cancels");
+        let mut calls = Vec::new();
+        for _ in 0..1 + dice.below(STORM) {
+            let (wanted, number) = (self.pick(dice), self.begin());
+            self.tell(format!("asks {number} in vain: {} {}", wanted.method, wanted.key));
+            let params = self.params(&wanted, number, dice);
+            calls.push((self.client.start(wanted.method, &params), number, dice.one_in(2)));
+        }
+        pass(Duration::from_millis(dice.below(60))).await;
+        let given_up = calls
+            .into_iter()
+            .map(|(exchange, number, with_a_word)| self.give_up(exchange, number, with_a_word));
+        join_all(given_up).await;
+    }
+
+    fn begin(&self) -> u64 {
+        let fact = Fact::new(&self.name, self.role, self.client.side, self.can.tasks);
+        self.ledger.begin(fact)
+    }
+
+    fn params(&self, wanted: &Wanted, number: u64, dice: &mut Dice) -> String {
+        let member = if wanted.method == "resources/read" { "uri" } else { "name" };
+        let key = string(json::quote(&wanted.key));
+        let token = if dice.one_in(2) { r#","progressToken":"t""# } else { "" };
+        let is_task = self.ledger.fate(number).0 == Fate::Task && wanted.method == "tools/call";
+        let asks_for_one = is_task && self.can.tasks && !self.client.side.is_modern();
+        let task = if asks_for_one { r#","task":{"ttl":60000}"# } else { "" };
+        format!(r#"{{"{member}":{key}{task},"_meta":{{"sim/number":{number}{token}}}}}"#)
     }
 
     /// What is answered, if anything is while somebody would wait for it.
     async fn answer(&self, exchange: &mut Exchange<'_>) -> Option<Reply> {
-        // On a stream for everything nobody tells a late request that the stream has ended.
-        tokio::time::timeout(PATIENCE, exchange.answer()).await.ok()?.ok()
+        let mut notes = Vec::new();
+        loop {
+            // On a stream for everything nobody tells a late request that the stream has ended.
+            let message = tokio::time::timeout(PATIENCE, exchange.next()).await.ok()??;
+            let said = object(&message);
+            match (said.has("method"), said.has("id")) {
+                // Closed doors refuse what they have not read.
+                (false, false) => return None,
+                (false, true) => return Some(exchange.read(&message, notes)),
+                (true, true) => self.be_asked(&said).await,
+                (true, false) => notes.push(message),
+            }
+        }
     }
 
     fn pick(&self, dice: &mut Dice) -> Wanted {
@@ -139,18 +222,44 @@ impl Person {
             1 => (format!("{sort}_{}", 1 + dice.below(4)), IsThere::Perhaps),
             _ => (format!("{sort}_0"), IsThere::Always),
         };
-        let may = self.role == "staff" || is_open(&name);
-        let is_there = if may { is_there } else { IsThere::Never };
         let mut key = server.public(kind, &name_of(kind, server.name, &name));
         if kind == Kind::Resource && name == "nothing" {
             // One that nobody lists goes to whoever lists others of its scheme.
             key = "none:///nothing".into();
         }
-        Wanted { server, kind, method, key, is_there }
+        let since = self.ledger.since();
+        Wanted { server, method, key, is_there, since }
+    }
+
+    /// Whether another server may be asked for it: a resource that nobody lists goes to whoever lists others of its
+    /// scheme, if that is one alone.
+    fn may_stray(&self, wanted: &Wanted) -> bool {
+        wanted.method == "resources/read" && !self.ledger.has_stayed(wanted.server.name)
+    }
+
+    /// Whether what was asked for had to be there, under every configuration that may have decided it.
+    fn is_there(&self, wanted: &Wanted) -> IsThere {
+        let rules = self.ledger.rules_since(wanted.since);
+        let name = base_of(&wanted.key);
+        let may = |rules: &Rules| rules.has(wanted.server.name) && rules.may(self.role, &name);
+        match wanted.is_there {
+            IsThere::Never => IsThere::Never,
+            _ if self.may_stray(wanted) => IsThere::Perhaps,
+            _ if !rules.iter().any(may) => IsThere::Never,
+            // One that came back has to be listed first.
+            IsThere::Always
+                if rules.iter().all(may) && self.ledger.has_stayed(wanted.server.name) =>
+            {
+                IsThere::Always
+            }
+            _ => IsThere::Perhaps,
+        }
     }
 
     /// Ends a request that it no longer wants, with its era's word for it or by leaving.
-    async fn leave(&self, exchange: Exchange<'_>, with_a_word: bool) {
+    async fn give_up(&self, exchange: Exchange<'_>, number: u64, with_a_word: bool) {
+        self.tell(format!("gives {number} up"));
+        self.ledger.ended_here(number, ClientEnd::GaveUp);
         // In a storm the word may be lost, and the connection with it.
         let may_say = !(self.client.side == LEGACY_HTTP && self.is_shaken());
         if with_a_word && may_say {
@@ -163,19 +272,27 @@ impl Person {
     }
 
     /// Compares what came with what may come.
-    fn judge(&self, wanted: &Wanted, number: u64, answer: Option<Reply>) {
-        let executed = self.ledger.executed(number);
-        let (fate, _) = self.ledger.fate(number);
-        let own = proof(wanted.server.name, number);
-        let (key, is_there) = (&wanted.key, &wanted.is_there);
-        if *is_there == IsThere::Never && executed > 0 {
+    async fn judge(&self, wanted: &Wanted, number: u64, answer: Option<Reply>) {
+        let Some(fact) = self.ledger.fact(number) else { return };
+        let (fate, mut dice) = self.ledger.fate(number);
+        let by = |server: &Server| proof(server.name, number);
+        let owns: Vec<_> = match self.may_stray(wanted) {
+            true => self.servers.iter().map(by).collect(),
+            false => vec![by(&wanted.server)],
+        };
+        let is_own = |text: &str| owns.iter().any(|own| text.contains(own));
+        let (key, is_there) = (&wanted.key, self.is_there(wanted));
+        if is_there == IsThere::Never && fact.executed > 0 {
             self.object(format!("{number}, which it may not use, was executed: {key}"));
         }
         let Some(reply) = answer else {
             self.tell(format!("sees {number} break off"));
+            self.ledger.ended_here(number, ClientEnd::BrokenOff);
             let is_http = self.client.side.is_http();
             let may_break = is_http && (fate == Fate::CutShort || self.ledger.is_stormy());
-            let unheard = self.ledger.has_stopped() && executed == 0;
+            // Nor are answers to questions taken at closed doors.
+            let is_new = fact.executed == 0 || fate == Fate::Asks;
+            let unheard = self.ledger.has_stopped() && is_new;
             if !may_break && !unheard {
                 self.object(format!("{number} has no answer; {fate:?}, {}", self.client.side));
             }
@@ -184,155 +301,47 @@ impl Person {
         match &reply.outcome {
             Ok(result) => {
                 self.tell(format!("has {number}"));
-                let is_right = result.contains(&own) && result.matches('#').count() == 2;
+                self.ledger.ended_here(number, ClientEnd::Has);
+                let is_right = is_own(result) && result.matches('#').count() == 2;
                 if !is_right || result.contains("second time") || result.contains("somebody") {
                     self.object(format!("{number} has another's answer: {result}"));
                 }
-                if executed != 1 || *is_there == IsThere::Never {
-                    self.object(format!("{number} was answered and executed {executed} times"));
+                if is_there == IsThere::Never {
+                    self.object(format!("{number}, which it may not use, was answered: {key}"));
+                }
+                if fate == Fate::Task {
+                    self.keep_task(number, result, &mut dice).await;
                 }
             }
             Err(error) => {
                 let code = reply.code();
                 self.tell(format!("is refused {number}: {code}"));
+                self.ledger.ended_here(number, ClientEnd::Refused(code));
                 let is_unknown = matches!(code, -32602 | -32002);
                 let expected = match code {
                     // The server's own words.
-                    -31000 => fate == Fate::Refused && error.contains(&own),
+                    -31000 => fate == Fate::Refused && is_own(error),
+                    // It would have to be asked.
+                    -32021 => fate == Fate::Asks && !self.can.answer,
                     // A server that broke, is away, said what is no answer, or took too long.
-                    5030 | 5040 | -32603 => *is_there != IsThere::Never,
-                    _ => is_unknown && *is_there != IsThere::Always,
+                    5030 | 5040 | -32603 => is_there != IsThere::Never,
+                    _ => is_unknown && is_there != IsThere::Always,
                 };
                 if !expected {
-                    self.object(format!("{number} ({key}, {fate:?}) got {error}"));
+                    self.object(format!("{number} ({key}, {is_there:?}, {fate:?}) got {error}"));
                 }
             }
         }
     }
 
-    // === Lists ===
-
-    /// The keys of a kind through all pages; `None` if the connection broke.
-    async fn walk(&self, kind: Kind) -> Option<Vec<String>> {
-        let (mut keys, mut cursor) = (Vec::new(), None::<String>);
-        loop {
-            let params = match &cursor {
-                Some(cursor) => format!(r#"{{"cursor":{}}}"#, string(json::quote(cursor))),
-                None => "{}".to_owned(),
-            };
-            let mut exchange = self.client.start(kind.list_method(), &params);
-            let Some(reply) = self.answer(&mut exchange).await else {
-                if !self.is_shaken() {
-                    self.object(format!("a list of {kind:?} broke off"));
-                }
-                return None;
-            };
-            let page = object(reply.result());
-            keys.extend(keys_of(kind, &page));
-            cursor = page.get_string("nextCursor").map(Into::into);
-            if cursor.is_none() {
-                self.tell(format!("lists {kind:?}: {}", keys.join(" ")));
-                return Some(keys);
-            }
+    /// A message that may get lost, on its way or at closed doors.
+    async fn say(&self, message: &str) {
+        if !self.client.side.is_http() {
+            return self.client.stdio().send(message.as_bytes());
         }
-    }
-
-    /// Whatever changes meanwhile, a walk meets everything once that is there all the time.
-    fn check_walk(&self, kind: Kind, keys: &[String]) {
-        let all: BTreeSet<_> = keys.iter().collect();
-        if all.len() != keys.len() {
-            self.object(format!("a walk of {kind:?} met something twice: {keys:?}"));
-        }
-        if self.role == "guest" && keys.iter().any(|key| !is_open(key)) {
-            self.object(format!("a guest has listed {keys:?}"));
-        }
-        for server in &self.servers {
-            for name in ["open_0", "secret_0"] {
-                let key = server.public(kind, &name_of(kind, server.name, name));
-                let may = self.role == "staff" || is_open(name);
-                if may != all.contains(&key) {
-                    self.object(format!("a walk of {kind:?}, {key}: {keys:?}"));
-                }
-            }
-        }
-    }
-
-    /// In the end everything is as the servers have it, and whoever listens knows.
-    pub(super) async fn look_around(&self) {
-        for kind in Kind::ALL {
-            let mut keys = self.walk(kind).await;
-            while keys.is_none() {
-                pass(AGAIN).await;
-                keys = self.walk(kind).await;
-            }
-            let keys = keys.unwrap_or_default();
-            let expected: Vec<_> =
-                self.servers.iter().flat_map(|server| server.listed(kind, self.role)).collect();
-            let sorted = |keys: &[String]| keys.iter().cloned().collect::<BTreeSet<_>>();
-            if sorted(&keys) != sorted(&expected) {
-                self.object(format!("in the end {kind:?} are {keys:?}, not {expected:?}"));
-            }
-            let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(told) = told.1.get(&kind).filter(|told| **told != keys) {
-                self.object(format!("it was told of {told:?}, and there are {keys:?}"));
-            }
-        }
-    }
-
-    // === Notices ===
-
-    /// Listens, and lists when it is told to.
-    pub(super) async fn listen(&self, over: &CancellationToken) {
-        if self.listens {
-            over.run_until_cancelled(self.listen_on()).await;
-        }
-    }
-
-    async fn listen_on(&self) {
-        // Whoever comes later to a stream of everything may have missed something.
-        while !self.ledger.has_stopped() {
-            let Some(mut ears) = self.client.try_listen_for(&Topic::ALL).await else {
-                pass(AGAIN).await;
-                continue;
-            };
-            self.tell("listens");
-            for kind in Kind::ALL {
-                self.look_again(kind).await;
-            }
-            while let Some(message) = ears.next().await {
-                let method = object(&message).get_string("method").map(|it| it.into_owned());
-                let topic = method.as_deref().and_then(Topic::of_notification);
-                let Some(topic) = topic else {
-                    // The end of the stream, in words.
-                    break;
-                };
-                self.tell(format!("hears of {topic:?}"));
-                *self.told().0.entry(topic).or_default() += 1;
-                for kind in Kind::ALL.into_iter().filter(|kind| kind.topic() == topic) {
-                    self.look_again(kind).await;
-                }
-            }
-            self.tell("listens no more");
-            pass(AGAIN).await;
-        }
-    }
-
-    async fn look_again(&self, kind: Kind) {
-        let mut keys = self.walk(kind).await;
-        while keys.is_none() && !self.ledger.has_stopped() {
-            pass(AGAIN).await;
-            keys = self.walk(kind).await;
-        }
-        self.told().1.insert(kind, keys.unwrap_or_default());
-    }
-
-    /// Nobody hears of what it cannot see.
-    pub(super) fn check(&self) {
-        for (topic, count) in &self.told().0 {
-            if !self.ledger.has_changed(self.role, *topic) {
-                self.object(format!("it heard {count} times of {topic:?}, which are as they were"));
-            }
-        }
+        let http = self.client.http();
+        let mut posted = http.post(message.to_owned(), &http.headers("", "{}"));
+        posted.opened().await;
     }
 
     fn told(&self) -> std::sync::MutexGuard<'_, Told> {
@@ -347,4 +356,16 @@ impl Person {
         let side: Side = self.client.side;
         self.ledger.object(format!("{} ({side}): {what}", self.name));
     }
+}
+
+/// The number between these marks: which request somebody speaks of, and of which server.
+fn number_in(text: &str, mark: char) -> Option<u64> {
+    let (_, rest) = text.split_once(mark)?;
+    let (number, _) = rest.split_once(" by ")?;
+    number.parse().ok()
+}
+
+/// The text of a message's member.
+fn text_of(message: &Object, member: &str) -> String {
+    message.get_string(member).map(std::borrow::Cow::into_owned).unwrap_or_default()
 }

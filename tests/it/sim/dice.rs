@@ -24,6 +24,15 @@ impl Dice {
         self.next() % bound
     }
 
+    /// A place among so many.
+    pub(crate) fn index(&mut self, count: usize) -> usize {
+        self.below(count as u64) as usize
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, things: &[T]) -> T {
+        things[self.index(things.len())]
+    }
+
     pub(crate) fn one_in(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }

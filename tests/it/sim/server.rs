@@ -1,5 +1,8 @@
 //! A server in a simulation: what it does with the requests that reach it, and what befalls it.
 
+mod asking;
+mod tasks;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,14 +14,18 @@ use tokio_util::task::TaskTracker;
 use weir::mcp::kind::Kind;
 
 use super::dice::Dice;
+use super::fact::ServerEnd;
 use super::ledger::{Fate, Ledger};
-use crate::cell::Wire;
-use crate::upstream::{Call, Held, Upstream, definition, own_key};
+use super::rules::{Rules, base_of};
+use crate::upstream::{Call, Cancelled, Held, Upstream, definition, own_key};
 use crate::world::pass;
 
 /// What is executed, and of which kind it is.
 pub(super) const METHODS: [(&str, Kind); 3] =
     [("tools/call", Kind::Tool), ("prompts/get", Kind::Prompt), ("resources/read", Kind::Resource)];
+
+/// What is asked about tasks.
+const ABOUT_TASKS: [&str; 2] = ["tasks/get", "tasks/cancel"];
 
 /// How many changes and other misfortunes a server has.
 const MISFORTUNES: u64 = 12;
@@ -32,11 +39,12 @@ pub(super) struct Server {
     lists: Arc<[Mutex<BTreeSet<String>>; 4]>,
     /// Requests that it works at.
     open: Arc<AtomicI64>,
+    tasks: TaskTracker,
 }
 
 /// What a server lists at first. The item 0 of either sort stays for ever.
 pub(super) fn first_names(kind: Kind, server: &str) -> Vec<String> {
-    let names = ["open_0", "open_1", "open_2", "secret_0", "secret_1"];
+    let names = ["open_0", "open_1", "secret_0", "secret_1"];
     names.iter().map(|name| name_of(kind, server, name)).collect()
 }
 
@@ -50,23 +58,24 @@ pub(super) fn name_of(kind: Kind, server: &str, name: &str) -> String {
     }
 }
 
-/// Whether a guest may use it.
-pub(super) fn is_open(name: &str) -> bool {
-    name.contains("open")
-}
-
 impl Server {
-    pub(super) fn new(name: &'static str, upstream: &Upstream, ledger: &Arc<Ledger>) -> Self {
+    pub(super) fn new(
+        name: &'static str,
+        upstream: &Upstream,
+        ledger: &Arc<Ledger>,
+        tasks: &TaskTracker,
+    ) -> Self {
         let lists = Kind::ALL.map(|kind| Mutex::new(first_names(kind, name).into_iter().collect()));
-        let (upstream, ledger) = (upstream.clone(), Arc::clone(ledger));
-        Self { name, upstream, ledger, lists: Arc::new(lists), open: Arc::default() }
+        let (upstream, ledger, tasks) = (upstream.clone(), Arc::clone(ledger), tasks.clone());
+        upstream.be_far();
+        Self { name, upstream, ledger, lists: Arc::new(lists), open: Arc::default(), tasks }
     }
 
-    /// The keys of what it lists, as clients have to see them.
-    pub(super) fn listed(&self, kind: Kind, role: &str) -> Vec<String> {
+    /// The keys of what it lists, as these rules show them to clients.
+    pub(super) fn listed(&self, kind: Kind, rules: &Rules, role: &str) -> Vec<String> {
         let names = self.lists[kind.index()].lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let names = names.into_iter().filter(|name| role == "staff" || is_open(name));
-        names.map(|name| self.public(kind, &name)).collect()
+        let may = |name: &String| rules.has(self.name) && rules.may(role, &base_of(name));
+        names.into_iter().filter(may).map(|name| self.public(kind, &name)).collect()
     }
 
     /// The key of an item, as clients see it.
@@ -77,22 +86,37 @@ impl Server {
         }
     }
 
-    /// Takes what is to be executed into its hands.
-    pub(super) fn serve(&self, tasks: &TaskTracker) -> Vec<BoxFuture<'static, ()>> {
+    /// Whether a key that clients see is of one of its items.
+    pub(super) fn owns(&self, kind: Kind, key: &str) -> bool {
+        match kind {
+            Kind::Prompt | Kind::Tool => key.starts_with(&format!("{}__", self.name)),
+            Kind::Resource => key.starts_with(&format!("file:///{}_", self.name)),
+            Kind::Template => key.starts_with(&format!("{}-", self.name)),
+        }
+    }
+
+    /// Takes what is to be executed into its hands, and what is asked about tasks.
+    pub(super) fn serve(&self) -> Vec<BoxFuture<'static, ()>> {
         self.ledger.tell(self.name, format!("stands there: {}", self.upstream.side()));
         let serve = |(method, kind): (&str, Kind)| {
             let held = self.upstream.hold(method);
-            self.clone().take_all(held, kind, tasks.clone()).boxed()
+            self.clone().take_all(held, kind).boxed()
         };
-        METHODS.map(serve).into()
+        let tell = |method: &str| {
+            let held = self.upstream.hold(method);
+            self.clone().tell_about_all(held, method == "tasks/get").boxed()
+        };
+        METHODS.into_iter().map(serve).chain(ABOUT_TASKS.into_iter().map(tell)).collect()
     }
 
-    async fn take_all(self, mut held: Held, kind: Kind, tasks: TaskTracker) {
+    async fn take_all(self, mut held: Held, kind: Kind) {
         while let Some(call) = held.any().await {
-            let inner = call.params.get_object("_meta").expect("_meta");
-            let number = inner.get("sim/number").expect("a number").parse().expect("a number");
+            let number = number_of(&call);
             let server = self.clone();
-            tasks.spawn(async move { server.execute(call, kind, number).await });
+            match call.params.has("inputResponses") {
+                true => self.go_on(call, kind, number),
+                false => drop(self.tasks.spawn(server.execute(call, kind, number))),
+            }
         }
     }
 
@@ -108,13 +132,28 @@ impl Server {
             () = pass(Duration::from_millis(delay)), if fate != Fate::Silence => None,
         };
         match how {
-            Some(_) => self.ledger.tell(self.name, format!("hears that {number} is over")),
+            Some(how) => self.is_over(number, how),
+            None if fate == Fate::Asks => self.ask(call, kind, number).await,
             None => {
                 self.ledger.tell(self.name, format!("ends {number}: {fate:?}"));
-                self.end(call, kind, number, fate, &mut dice).await;
+                self.ledger.ended_there(number, ServerEnd::Ended);
+                match self.can_begin_task(kind, number) && fate == Fate::Task {
+                    true => self.begin_task(call, number, &mut dice),
+                    false => self.end(call, kind, number, fate, &mut dice).await,
+                }
             }
         }
         self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Nobody waits for it any more.
+    fn is_over(&self, number: u64, how: Cancelled) {
+        self.ledger.tell(self.name, format!("hears that {number} is over"));
+        let end = match how {
+            Cancelled::Told => ServerEnd::Told,
+            Cancelled::Closed => ServerEnd::Closed,
+        };
+        self.ledger.ended_there(number, end);
     }
 
     async fn end(&self, call: Call, kind: Kind, number: u64, fate: Fate, dice: &mut Dice) {
@@ -129,7 +168,7 @@ impl Server {
                 call.result(&result(""));
             }
             Fate::Large | Fate::CutShort if is_http => {
-                let whole = result(&"large ".repeat(15_000 + dice.below(10_000) as usize));
+                let whole = result(&"large ".repeat(12_000 + dice.below(3_000) as usize));
                 let whole = format!(r#"{{"jsonrpc":"2.0","id":{{id}},"result":{whole}}}"#);
                 let cut = whole.len() - 1 - dice.below(whole.len() as u64 - 70_000) as usize;
                 call.piece(&whole[..cut]);
@@ -227,26 +266,28 @@ impl Server {
             list.insert(name.clone());
         }
         drop(list);
-        self.ledger.change("staff", kind.topic());
-        if is_open(&name) {
-            self.ledger.change("guest", kind.topic());
+        for role in ["staff", "guest"] {
+            if self.ledger.rules().may(role, &base_of(&name)) {
+                self.ledger.change(role, kind.topic());
+            }
         }
         self.upstream.announce(kind.topic());
     }
 
     /// Nothing may be left with it when all clients are gone.
     pub(super) fn check(&self) {
-        // Whoever gives up while the request is still on its way may be quicker than it, on another connection.
-        self.upstream.forgive("the unknown request");
-        if self.upstream.side().wire == Wire::Stdio {
-            // A process that ends while it is asked for its era may be a legacy one, which some do.
-            self.upstream.forgive("initialize");
-        }
         let open = self.open.load(Ordering::Relaxed);
         if open != 0 {
             self.ledger.object(format!("{} was not told of the end of {open} requests", self.name));
         }
+        self.check_answers();
     }
+}
+
+/// The number under which the ledger has a request.
+fn number_of(call: &Call) -> u64 {
+    let inner = call.params.get_object("_meta").expect("_meta");
+    inner.get("sim/number").expect("a number").parse().expect("a number")
 }
 
 /// What only the answer to this request, by this server, carries.

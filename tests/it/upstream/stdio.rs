@@ -2,16 +2,15 @@
 
 use std::io;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir::rpc::Message;
-use weir::upstream::dial::{Child, Process};
+use weir::upstream::dial::Child;
 
 use super::call::{Out, Sink};
 use super::{Ear, QUEUE, Upstream};
+use crate::checks::house::Running;
 
 /// How much either side may write ahead of the other's reading.
 const PIPE: usize = 64 * 1024;
@@ -30,7 +29,7 @@ impl Upstream {
             stdin: Box::new(stdin),
             stdout: Box::new(stdout),
             stderr: None,
-            process: Box::new(InMemory(stop)),
+            process: Box::new(Running(stop)),
         })
     }
 
@@ -50,9 +49,18 @@ impl Upstream {
         self.tasks.spawn(async move {
             let reading = upstream.read(number, input, Sink(sender));
             stop.run_until_cancelled(reading).await;
+            upstream.ended(number);
             // A server whose input has ended exits.
             stop.cancel();
         });
+    }
+
+    /// A process has ended.
+    fn ended(&self, number: u64) {
+        let mut state = self.lock();
+        if !state.talked.remove(&number) {
+            state.cut_probes += 1;
+        }
     }
 
     async fn read(&self, number: u64, input: ReadHalf<DuplexStream>, sink: Sink) {
@@ -64,6 +72,9 @@ impl Upstream {
             let Ok(1..) = input.read_line(&mut read).await else { return };
             let Some(line) = read.strip_suffix('\n').map(str::to_owned) else { return };
             self.heard(line.as_bytes());
+            if !line.contains("server/discover") {
+                self.lock().talked.insert(number);
+            }
             match Message::parse(line.clone().into()) {
                 Ok(Message::Request(request)) => {
                     let early =
@@ -108,22 +119,5 @@ async fn write(
         if !matches!(written, Some(Ok(()))) {
             return stop.cancel();
         }
-    }
-}
-
-/// The life of a process that is none.
-struct InMemory(CancellationToken);
-
-impl Process for InMemory {
-    fn wait(&mut self) -> BoxFuture<'_, String> {
-        self.0.cancelled().map(|()| "ended".to_owned()).boxed()
-    }
-
-    fn terminate(&mut self) {
-        self.0.cancel();
-    }
-
-    fn kill(&mut self) {
-        self.0.cancel();
     }
 }
