@@ -60,7 +60,12 @@ fn tools(count: usize, round: usize) -> Snapshot {
         );
         Item::parse(Kind::Tool, text.into()).expect("a tool")
     };
-    Snapshot { items: (0..count).map(tool).collect(), fresh_until: None, is_private: false }
+    Snapshot {
+        items: (0..count).map(tool).collect(),
+        fresh_until: None,
+        is_private: false,
+        cut: None,
+    }
 }
 
 fn reading(criterion: &mut Criterion) {

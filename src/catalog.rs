@@ -123,6 +123,8 @@ pub struct Snapshot {
     pub fresh_until: Option<Instant>,
     /// Whether the upstream says that its list is not the same for everybody.
     pub is_private: bool,
+    /// Where the upstream lists more than is read: what that is bounded by.
+    pub cut: Option<Arc<str>>,
 }
 
 /// What an upstream says of itself.
@@ -426,8 +428,11 @@ impl Viewer {
                 all.filter(|(_, reaches)| **reaches)
                     .map(|((outlet, source), _)| (&outlet.name, source.shelf(kind)))
             };
+            // What was cut short misses something, too.
+            let is_whole =
+                |shelf: Option<&Shelf>| shelf.is_some_and(|it| it.problems.cut.is_none());
             let missing =
-                reached().filter(|(_, shelf)| shelf.is_none()).map(|(name, _)| name.clone());
+                reached().filter(|(_, shelf)| !is_whole(*shelf)).map(|(name, _)| name.clone());
             let mut missing: Vec<_> = missing.collect();
             missing.sort();
             view.missing[at] = missing.into();

@@ -124,6 +124,15 @@ pub struct Entrance {
     pub has_providers: bool,
 }
 
+/// The files that decide what a configuration says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sources {
+    /// Those that it is made of, the main one first, in the order in which they are read.
+    pub files: Vec<PathBuf>,
+    /// Those that its secrets are told to be in. What secures the listener is not among them.
+    pub secrets: Vec<PathBuf>,
+}
+
 /// What is known beside the file when it is judged.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -168,7 +177,12 @@ impl Config {
 
     /// Names the files that a configuration is made of, the main one first, in the order in which they are read.
     pub fn files(path: &Path, options: &Options) -> Result<Vec<PathBuf>, Report> {
-        document::files(&open(path)?, &options.environment)
+        Ok(Self::sources(path, options)?.files)
+    }
+
+    /// Names all files that decide what a configuration says, also of one that is not good.
+    pub fn sources(path: &Path, options: &Options) -> Result<Sources, Report> {
+        document::sources(&open(path)?, &options.environment)
     }
 
     /// Tells what a client of a file meets. Uses none of the upstreams.

@@ -42,7 +42,7 @@ use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
 use crate::mcp::revision::Revision;
 use crate::mcp::task::restore_related;
-use crate::pins::Pins;
+use crate::pins::{Change, Pins};
 use crate::policy::limits::Permit;
 use crate::policy::role::Role;
 use crate::policy::tokens::Fetch;
@@ -190,6 +190,25 @@ impl Gateway {
     /// What was left out of the lists, and why.
     pub fn problems(&self) -> Vec<(UpstreamName, Kind, catalog::Problems)> {
         self.now().catalog.problems()
+    }
+
+    /// Whether an upstream is left out of the lists, since it has been away for longer than it may.
+    pub fn is_hidden(&self, upstream: &UpstreamName) -> bool {
+        self.now().is_hidden(upstream)
+    }
+
+    /// What is held back until somebody approves it: whose, of which kind, and its own name.
+    pub fn withheld(&self) -> Vec<(UpstreamName, Kind, String)> {
+        let now = self.now();
+        let pins = &now.sentries.pins;
+        if !now.upstreams().any(|upstream| pins.holds(upstream.name())) {
+            return Vec::new();
+        }
+        let held = pins
+            .differences()
+            .into_iter()
+            .filter(|it| pins.holds(&it.upstream) && it.change != Change::Missing);
+        held.filter_map(|it| Some((it.upstream, it.kind?, it.key))).collect()
     }
 
     /// Waits until each upstream has been listed or has failed once.

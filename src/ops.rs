@@ -19,6 +19,7 @@ mod process;
 pub mod reload;
 pub mod status;
 pub mod token;
+pub mod whereabouts;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -33,7 +34,7 @@ use crate::gateway::Gateway;
 use crate::secret::Secret;
 pub use answer::Route;
 pub use listen::serve;
-use reload::Reload;
+use reload::{Reload, Reloads};
 
 /// What the listener is made with.
 #[derive(Debug, Clone)]
@@ -50,6 +51,8 @@ pub struct Settings {
     pub endpoint: String,
     /// Where requests are recorded.
     pub audit: Audit,
+    /// What became of the last reload.
+    pub reloads: Arc<Reloads>,
 }
 
 /// Everything that is looked at.

@@ -12,6 +12,8 @@ mod explain;
 mod failing;
 #[path = "cli/keys.rs"]
 mod keys;
+#[path = "cli/missing.rs"]
+mod missing;
 #[path = "cli/operating.rs"]
 mod operating;
 #[path = "cli/orphans.rs"]
@@ -32,10 +34,16 @@ mod serving;
 mod sleeping;
 #[path = "cli/starting.rs"]
 mod starting;
+#[cfg(target_os = "linux")]
+#[path = "cli/supervising.rs"]
+mod supervising;
 #[path = "cli/surroundings.rs"]
 mod surroundings;
 #[path = "cli/telling.rs"]
 mod telling;
+#[cfg(target_os = "linux")]
+#[path = "cli/watching.rs"]
+mod watching;
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;

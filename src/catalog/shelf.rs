@@ -73,7 +73,8 @@ impl Shelf {
             let reason = if clash { Reason::Clash } else { Reason::Duplicate };
             rivals.into_iter().for_each(|rival| problems.note(reason, &key, rival));
         }
-        let Snapshot { fresh_until, is_private, .. } = snapshot;
+        let Snapshot { fresh_until, is_private, cut, .. } = snapshot;
+        problems.cut = cut;
         Self { targets, fresh_until, is_private, problems }
     }
 }
@@ -133,6 +134,8 @@ pub struct Problems {
     pub first: Vec<Problem>,
     /// How many more there are.
     pub more: usize,
+    /// Where the upstream lists more than was read: what that is bounded by.
+    pub cut: Option<Arc<str>>,
 }
 
 /// Why one item is left out.
@@ -165,7 +168,7 @@ impl Problems {
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.first.is_empty()
+        self.first.is_empty() && self.cut.is_none()
     }
 
     fn note(&mut self, reason: Reason, key: &str, item: Item) {
@@ -184,6 +187,10 @@ impl fmt::Display for Problems {
         }
         if self.more > 0 {
             write!(f, "; and {} more", self.more)?;
+        }
+        if let Some(cut) = &self.cut {
+            let separator = if self.first.is_empty() { "" } else { "; " };
+            write!(f, "{separator}the upstream lists more than is read: {cut}")?;
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ fn item(kind: Kind, key: &str, version: u8) -> Item {
 
 fn snapshot(kind: Kind, keys: &[&str]) -> Snapshot {
     let items = keys.iter().map(|key| item(kind, key, 0)).collect();
-    Snapshot { items, fresh_until: None, is_private: false }
+    Snapshot { items, fresh_until: None, is_private: false, cut: None }
 }
 
 impl Catalog {
@@ -128,7 +128,11 @@ fn an_item_is_shown_under_its_public_name_and_with_every_other_byte() {
     let catalog = Catalog::new(settings);
     let publish = |kind, text: &'static str| {
         let items = vec![Item::parse(kind, text.into()).expect(text)];
-        catalog.publish(&name("a"), kind, Snapshot { items, fresh_until: None, is_private: false });
+        catalog.publish(
+            &name("a"),
+            kind,
+            Snapshot { items, fresh_until: None, is_private: false, cut: None },
+        );
     };
     publish(Kind::Prompt, r#"{"odd":1e400,"name":"x","n":{"name": "x"}}"#);
     publish(Kind::Resource, "{ \"uri\":\n\"a:b\" , \"name\":\"x\" }");
@@ -232,7 +236,7 @@ fn an_unchanged_item_stays_the_same_in_memory_and_shares_none_with_its_message()
     catalog.publish(
         &name("a"),
         Kind::Resource,
-        Snapshot { items, fresh_until: None, is_private: false },
+        Snapshot { items, fresh_until: None, is_private: false, cut: None },
     );
     assert!(message.is_unique());
     let after = catalog.seen(&["*"], &[]).resolve(Kind::Resource, "r:1").expect("listed");
@@ -334,7 +338,7 @@ async fn a_list_is_fresh_as_long_as_the_first_to_expire_and_that_wakes_nobody() 
         catalog.publish(
             &name(upstream),
             Kind::Tool,
-            Snapshot { items: Vec::new(), fresh_until, is_private: false },
+            Snapshot { items: Vec::new(), fresh_until, is_private: false, cut: None },
         );
     };
     for (upstream, seconds) in [("a", 20), ("b", 30), ("c", 1)] {

@@ -170,7 +170,12 @@ impl View {
         self.instructions.as_deref()
     }
 
-    /// Upstreams that this role can reach and that have not been listed yet.
+    /// How many items of an upstream there are of a kind.
+    pub fn count(&self, kind: Kind, upstream: &UpstreamName) -> usize {
+        self.tables[kind.index()].of(upstream).len()
+    }
+
+    /// Upstreams that this role can reach and that have not been listed yet, are hidden, or list more than is read.
     pub fn missing(&self, kind: Kind) -> &[UpstreamName] {
         &self.missing[kind.index()]
     }

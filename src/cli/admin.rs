@@ -1,13 +1,15 @@
 //! The listener for operators, as `weir serve` opens it: its address, its token, and what it tells of itself.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::failure::Failure;
 use crate::audit::Audit;
 use crate::config::Config;
+use crate::ops::whereabouts::{self, Told};
 use crate::ops::{self, token};
 
 /// Listens where the configuration says, with the socket that was handed over if that is there; `None` where it says
@@ -82,7 +84,17 @@ pub(super) fn settings(
         configuration: file.map(whole),
         endpoint: endpoint.to_owned(),
         audit,
+        reloads: Arc::default(),
     }
+}
+
+/// Tells `weir status` and others where this process can be asked, until what is returned is dropped.
+pub(super) fn tell(config: &Config, listener: &TcpListener, file: Option<&Path>) -> Option<Told> {
+    let (state, file) = (config.state.dir.as_deref()?, whole(file?));
+    let address = listener.local_addr().ok()?;
+    let told = whereabouts::tell(state, &file, address);
+    // They look where the configuration says, too.
+    told.map_err(|error| debug!(%error, "where operators are answered is not kept")).ok()
 }
 
 /// A path from the root, by which two that are written otherwise are known to be one.

@@ -21,6 +21,7 @@ use crate::config::owner_of;
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::ops::status::HELD_BACK;
 use search::{Hit, search};
 use story::{About, Fact, Finding, Sight, Story};
 
@@ -62,9 +63,11 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let kind = args.kind.map(Kind::from);
     House::visit(&args.ask, Wanted::Meant(kind, &args.name), async |house| {
         let mut findings = findings(house, &args, kind).await;
-        if let Some(client) = &args.ask.client {
-            for finding in &mut findings {
-                left::tell(house, client, finding).await;
+        let mut asker = left::Asker::new(house);
+        for finding in &mut findings {
+            asker.tell_of_running(finding).await;
+            if let Some(client) = &args.ask.client {
+                asker.tell(client, finding).await;
             }
         }
         let (name, client) = (args.name.clone(), args.ask.client.clone());
@@ -194,6 +197,13 @@ fn oddity(house: &House, hit: &Hit<'_>) -> Option<Fact> {
         .flat_map(|(.., problems)| &problems.first);
     if let Some(problem) = problems.find(|problem| problem.own == item.key) {
         return Some(Fact::bad(About::List, format!("it is left out: {problem}")));
+    }
+    let withheld = house.app().gateway().withheld();
+    if withheld
+        .iter()
+        .any(|(name, of, own)| name.as_str() == upstream.name && of == kind && **own == *item.key)
+    {
+        return Some(Fact::bad(About::List, format!("it {HELD_BACK}")));
     }
     let view = house.everything().view();
     match view.resolve(*kind, key) {

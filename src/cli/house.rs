@@ -14,6 +14,7 @@ use crate::catalog::{Target, View};
 use crate::config::{Config, Options, Report, Warning, nearest};
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
+use crate::ops::status::CUT;
 use crate::upstream::Status;
 use crate::upstream::host::Host;
 
@@ -262,7 +263,12 @@ impl House {
             let names: Vec<_> = app.gateway().unsettled().iter().map(ToString::to_string).collect();
             format!("waiting for {}", names.join(", "))
         };
-        waiting::watched(json, about, ready).await;
+        let patience = match wanted {
+            Wanted::Meant(..) => MEANT_PATIENCE,
+            Wanted::Item(..) | Wanted::Of(_) => Duration::MAX,
+        };
+        // Too late is fine: that is an answer, too.
+        let _ = waiting::watched(json, about, tokio::time::timeout(patience, ready)).await;
         Ok(Self { loaded, app, guest, everything, json })
     }
 
@@ -325,8 +331,12 @@ impl House {
     /// Which of the upstreams that somebody reaches could not be listed, and why.
     pub(super) fn unlisted(&self, somebody: &Guest, kind: Kind) -> Option<String> {
         let view = somebody.view();
+        let (upstreams, problems) = (self.app.gateway().upstreams(), self.app.gateway().problems());
         let why = |name| {
-            let upstreams = self.app.gateway().upstreams();
+            let mut mine = problems.iter().filter(|(of, its, _)| of == name && *its == kind);
+            if let Some(by) = mine.find_map(|(.., problems)| problems.cut.as_ref()) {
+                return format!("upstream `{name}` {CUT}: {by} of {}", kind.list_method());
+            }
             let upstream = upstreams.iter().find(|one| one.name() == name);
             let reason = match upstream.map(|upstream| upstream.status().borrow().clone()) {
                 Some(Status::Down { reason, .. }) => super::content::plain(&reason),
@@ -348,6 +358,9 @@ impl House {
         let _ = waiting::watched(self.json, || "waiting for upstreams to end".into(), close).await;
     }
 }
+
+/// How long is waited for upstreams where it is asked why something is not there: within ten seconds there is an answer.
+const MEANT_PATIENCE: Duration = Duration::from_secs(8);
 
 // === Clients ===
 

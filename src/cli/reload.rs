@@ -5,28 +5,18 @@
 
 use super::content::{lines, shown_json};
 use super::failure::Failure;
-use super::house::ConfigArgs;
 use super::output;
 use super::reloading::refused;
+pub(super) use super::status::Args;
 use super::status::ask;
 use crate::ops::reload::Reloaded;
-
-/// What `weir reload` takes.
-#[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    /// Prints JSON; a failure is one line of JSON on standard error.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    config: ConfigArgs,
-}
 
 /// Asks for it, waits, and prints what is told.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let reloaded = match ask(&args.config).await {
         // What cannot be read here says neither where to ask nor anything that would be taken up there.
         Err(Failure::Config(report)) => refused(&report),
-        running => running?.reload().await?,
+        running => running?.confirm().await?.reload().await?,
     };
     if args.json {
         output::print(|out| {

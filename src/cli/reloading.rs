@@ -17,8 +17,8 @@ use super::failure::Failure;
 use super::house::options;
 use super::supervision;
 use crate::app::{App, Files, Outcome, Reloader};
-use crate::config::{Config, Options, Report};
-use crate::ops::reload::{Problem, Reload, Reloaded};
+use crate::config::{Config, Options, Report, Severity};
+use crate::ops::reload::{Problem, Reload, Reloaded, Reloads};
 
 /// SIGHUP, which ends a program that does not listen.
 pub(super) struct Hangups {
@@ -57,6 +57,7 @@ pub(super) fn follow(
     files: Option<(PathBuf, Files)>,
     allow_anonymous_network: bool,
     hangups: Option<Hangups>,
+    reloads: Arc<Reloads>,
 ) -> Option<Reloader> {
     let reloader = files.map(|(path, files)| {
         let read = move |stop: &CancellationToken| {
@@ -64,7 +65,14 @@ pub(super) fn follow(
             let (now, stop) = (Some(SystemTime::now()), stop.clone());
             Config::load(&path, &Options { now, stop, ..options(allow_anonymous_network) })
         };
-        let reloader = app.reloader(read, |_| supervision::reloaded());
+        let reloader = app.reloader(read, move |outcome| {
+            supervision::reloaded();
+            match outcome {
+                Outcome::Applied { .. } | Outcome::Unchanged => reloads.went_well(),
+                Outcome::Failed(why) => reloads.went_wrong(why.clone()),
+                Outcome::Refused(report) => reloads.went_wrong(first_of(report)),
+            }
+        });
         app.follow(files, &reloader);
         reloader
     });
@@ -95,6 +103,16 @@ pub(super) fn asked(reloader: Option<Reloader>) -> Reload {
         }
         .boxed()
     })
+}
+
+/// The first mistake of a report on one line.
+fn first_of(report: &Report) -> String {
+    let mistakes = report.problems().iter().filter(|it| it.severity == Severity::Error);
+    let told = mistakes.map(|it| match (it.place(), &*it.key) {
+        (place, "") => format!("{place}: {}", it.what),
+        (place, key) => format!("{place}: {key}: {}", it.what),
+    });
+    told.take(1).collect()
 }
 
 /// A configuration that is not good, for an operator.

@@ -1,15 +1,16 @@
 //! Asking the Weir that runs with a configuration how it is doing.
 //!
-//! Address and token are found where it found them: in the configuration, and in the folder of the state.
+//! Address and token are found where it left or found them: in the folder of the state, and in the configuration,
+//! which may have been changed since it started.
 //!
-//! Promises: one request, with a bounded answer and a bounded time; the token goes to the configured address only, and
-//! what answers for another configuration is not taken for this one.
+//! Promises: an answer is bounded, and so is the time; a token goes to the configured address only, and to the one that
+//! stands in the state's folder, beside the token; what answers for another configuration is not taken for this one.
 //!
 //! Knows nothing of: what is done with the answer.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -27,15 +28,28 @@ use super::admin::whole;
 use super::failure::Failure;
 use crate::config::Config;
 use crate::ops::limits::{self, Left};
-use crate::ops::{Route, reload::Reloaded, status::Status, token};
+use crate::ops::{Route, reload::Reloaded, status::Status, token, whereabouts};
 use crate::secret::Secret;
 
 /// Where a Weir of a configuration can be asked.
 pub(super) struct Running {
-    address: SocketAddr,
-    token: Secret,
+    /// Where it said that it is, and where the configuration says so: it may have been changed since.
+    addresses: Vec<SocketAddr>,
+    /// What may have to be shown, the likeliest first.
+    tokens: Vec<Secret>,
+    /// Where a token would be kept.
+    token_path: PathBuf,
     /// The configuration's file, as the running one would tell it.
     file: Option<String>,
+    /// The process that said where it is.
+    process: Option<u32>,
+}
+
+/// A Weir that has answered for a configuration.
+pub(super) struct Confirmed {
+    address: SocketAddr,
+    token: Secret,
+    status: Status,
 }
 
 /// Why there is no answer.
@@ -56,106 +70,147 @@ impl From<Silence> for Failure {
 }
 
 impl Running {
-    /// Finds where the Weir of this configuration is to be asked.
+    /// Finds where the Weir of this configuration is to be asked: where it said that it is, else where the
+    /// configuration says so.
     pub(super) fn of(config: &Config, file: Option<&Path>) -> Result<Self, Silence> {
         let admin = &config.admin;
-        if !admin.enabled {
+        let file = file.map(whole);
+        let state = config.state.dir.as_deref();
+        let said = state.zip(file.as_deref()).and_then(|(dir, file)| whereabouts::find(dir, file));
+        if !admin.enabled && said.is_none() {
             let text = "a Weir of this configuration cannot be asked: [admin] enabled = false";
             return Err(Silence::Failed(Failure::NoConfig(text.to_owned())));
         }
-        let address = reachable(admin.address());
-        let kept = || match &config.state.dir {
-            Some(dir) => token::read(dir).map_err(|error| (token::path(dir), error)),
-            None => Err((token::path(Path::new("")), io::ErrorKind::NotFound.into())),
-        };
-        let token = match &admin.token {
-            Some(token) => token.clone(),
-            None => kept().map_err(|(path, error)| match error.kind() {
-                io::ErrorKind::NotFound => Silence::Nobody(nobody(address)),
-                _ => Silence::Failed(Failure::Unauthenticated(format!(
-                    "the token in {} cannot be read: {error}",
-                    path.display()
-                ))),
-            })?,
-        };
-        Ok(Self { address, token, file: file.map(whole) })
+        let mut addresses = Vec::from_iter(said.as_ref().map(|said| reachable(said.address)));
+        addresses.extend(admin.enabled.then(|| reachable(admin.address())));
+        addresses.dedup();
+        let token_path = token::path(state.unwrap_or(Path::new("")));
+        let mut tokens = Vec::from_iter(admin.token.clone());
+        match state.map_or(Err(io::ErrorKind::NotFound.into()), token::read) {
+            Ok(token) => tokens.push(token),
+            Err(error) if error.kind() == io::ErrorKind::NotFound || !tokens.is_empty() => {}
+            Err(error) => {
+                let text = format!("the token in {} cannot be read: {error}", token_path.display());
+                return Err(Silence::Failed(Failure::Unauthenticated(text)));
+            }
+        }
+        let process = said.map(|said| said.process);
+        Ok(Self { addresses, tokens, token_path, file, process })
     }
 
     /// Asks it how it is doing.
     pub(super) async fn status(&self) -> Result<Status, Silence> {
+        Ok(self.find().await?.status)
+    }
+
+    /// Makes sure that it runs, and with this configuration.
+    pub(super) async fn confirm(self) -> Result<Confirmed, Silence> {
+        self.find().await
+    }
+
+    async fn find(&self) -> Result<Confirmed, Silence> {
+        let mut silence = None;
+        for address in &self.addresses {
+            match self.find_at(*address).await {
+                // Whoever said that it is there has ended, and somebody else may have come.
+                Err(Silence::Nobody(text)) => silence = Some(Silence::Nobody(text)),
+                found => return found,
+            }
+        }
+        Err(silence
+            .unwrap_or_else(|| Silence::Nobody("no Weir of this configuration runs".to_owned())))
+    }
+
+    async fn find_at(&self, address: SocketAddr) -> Result<Confirmed, Silence> {
         let failed = |text: String| Silence::Failed(Failure::Unreachable(text));
-        let (status, body) = self.fetch(Route::Status, "", PATIENCE).await?;
-        if status != StatusCode::OK {
-            return Err(failed(format!("what listens at {} answers {status}", self.address)));
+        let mut refused = None;
+        for token in &self.tokens {
+            let (status, body) = ask(address, token, Route::Status, "", PATIENCE).await?;
+            if status == StatusCode::UNAUTHORIZED {
+                refused = Some(status);
+                continue;
+            }
+            if status != StatusCode::OK {
+                return Err(failed(format!("what listens at {address} answers {status}")));
+            }
+            let told = Status::parse(&body);
+            let status = told.map_err(|_| failed(format!("{address} is no Weir")))?;
+            return match (&self.file, &status.configuration) {
+                (Some(mine), Some(its)) if mine != its => Err(Silence::Nobody(format!(
+                    "the Weir at {address} runs with {its}; start one with this configuration, and with a `listen` \
+                     of its own under [admin]"
+                ))),
+                _ => Ok(Confirmed { address, token: token.clone(), status }),
+            };
         }
-        let told = Status::parse(&body);
-        let told = told.map_err(|_| failed(format!("{} is no Weir", self.address)))?;
-        match (&self.file, &told.configuration) {
-            (Some(mine), Some(its)) if mine != its => Err(Silence::Nobody(format!(
-                "the Weir at {} runs with {its}; start one with this configuration, and with a `listen` of \
-                 its own under [admin]",
-                self.address
-            ))),
-            _ => Ok(told),
+        if refused.is_none() {
+            // There is nothing to show; perhaps there is nobody either.
+            let connecting = timeout(PATIENCE, TcpStream::connect(address)).await;
+            let text = match connecting {
+                Ok(Ok(_)) => format!(
+                    "something listens at {address}, and there is no token in {} to ask it with: if it is the Weir \
+                     of this configuration, `dir` under [state] is not what it was started with",
+                    self.token_path.display()
+                ),
+                _ => nobody(address),
+            };
+            return Err(Silence::Nobody(text));
         }
+        let text = match self.process {
+            Some(process) => format!(
+                "the Weir at {address} does not take the token of this configuration, which was perhaps changed \
+                 since it started: `kill -HUP {process}` reloads it, and a restart takes the token up"
+            ),
+            None => format!(
+                "what listens at {address} does not take the token of this configuration; another Weir may have the \
+                 address: set `listen` under [admin]"
+            ),
+        };
+        Err(Silence::Failed(Failure::Unauthenticated(text)))
+    }
+}
+
+impl Confirmed {
+    /// How it was doing when it answered.
+    pub(super) fn status(&self) -> &Status {
+        &self.status
     }
 
     /// Has it read its configuration again, and waits for what becomes of that.
     pub(super) async fn reload(&self) -> Result<Reloaded, Silence> {
-        // Not that of another configuration.
-        self.status().await?;
-        let (_, body) = self.fetch(Route::Reload, "", RELOAD_PATIENCE).await?;
-        Reloaded::parse(&body).map_err(|_| {
-            let text = format!("the Weir at {} cannot be asked for a reload", self.address);
-            Silence::Failed(Failure::Unreachable(text))
-        })
+        let (_, body) = ask(self.address, &self.token, Route::Reload, "", RELOAD_PATIENCE).await?;
+        Reloaded::parse(&body).map_err(|_| self.cannot("a reload"))
     }
 
     /// Asks it what is left of the limits.
     pub(super) async fn limits(&self, question: &limits::Question) -> Result<Vec<Left>, Silence> {
-        // Not those of another configuration.
-        self.status().await?;
-        let (_, body) = self.fetch(Route::Limits, &question.to_query(), PATIENCE).await?;
-        limits::parse(&body).map_err(|_| {
-            let text = format!("the Weir at {} cannot be asked for its limits", self.address);
-            Silence::Failed(Failure::Unreachable(text))
-        })
+        let query = question.to_query();
+        let (_, body) = ask(self.address, &self.token, Route::Limits, &query, PATIENCE).await?;
+        limits::parse(&body).map_err(|_| self.cannot("its limits"))
     }
 
-    async fn fetch(
-        &self,
-        route: Route,
-        query: &str,
-        patience: Duration,
-    ) -> Result<(StatusCode, Bytes), Silence> {
-        let fetched = timeout(patience, fetch(self.address, route, query, &self.token)).await;
-        let failed = |text: String| Silence::Failed(Failure::Unreachable(text));
-        let (status, body) = match fetched {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return Err(Silence::Nobody(nobody(self.address)));
-            }
-            Ok(Err(error)) => {
-                return Err(failed(format!(
-                    "{} does not answer as Weir does: {error}",
-                    self.address
-                )));
-            }
-            Err(_) => {
-                return Err(failed(format!(
-                    "{} does not answer within {patience:?}",
-                    self.address
-                )));
-            }
-        };
-        match status {
-            StatusCode::UNAUTHORIZED => Err(Silence::Failed(Failure::Unauthenticated(format!(
-                "what listens at {} does not take the token of this configuration; another Weir \
-                     may have the address: set `listen` under [admin]",
-                self.address
-            )))),
-            status => Ok((status, body)),
+    fn cannot(&self, what: &str) -> Silence {
+        let text = format!("the Weir at {} cannot be asked for {what}", self.address);
+        Silence::Failed(Failure::Unreachable(text))
+    }
+}
+
+/// Asks for something, for so long.
+async fn ask(
+    address: SocketAddr,
+    token: &Secret,
+    route: Route,
+    query: &str,
+    patience: Duration,
+) -> Result<(StatusCode, Bytes), Silence> {
+    let failed = |text: String| Silence::Failed(Failure::Unreachable(text));
+    match timeout(patience, fetch(address, route, query, token)).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Err(Silence::Nobody(nobody(address)))
         }
+        Ok(Err(error)) => Err(failed(format!("{address} does not answer as Weir does: {error}"))),
+        Err(_) => Err(failed(format!("{address} does not answer within {patience:?}"))),
     }
 }
 

@@ -17,6 +17,7 @@ use super::{descriptors, output, sealing, supervision};
 use crate::app::App;
 use crate::config::{self, Config};
 use crate::downstream::http::{self, Socket, tls::Tls};
+use crate::ops;
 use crate::upstream::host::Host;
 
 /// What `weir serve` takes.
@@ -61,19 +62,26 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     // Kept for the one that will take over.
     let for_operators = operators.as_ref().map(|listener| listener.as_fd().try_clone_to_owned());
     let for_operators = for_operators.transpose().map_err(not_usable)?;
+    let reloads = Arc::default();
     let audit = log.as_ref().map(|(audit, _)| audit.clone()).unwrap_or_default();
     let operators = operators.map(|listener| {
-        let settings =
-            super::admin::settings(&config, &listener, file.as_deref(), &endpoint, audit);
-        (listener, settings)
+        let settings = ops::Settings {
+            reloads: Arc::clone(&reloads),
+            ..super::admin::settings(&config, &listener, file.as_deref(), &endpoint, audit)
+        };
+        let told = super::admin::tell(&config, &listener, file.as_deref());
+        (listener, settings, told)
     });
     let tls = secured(&config)?;
     let app = App::open_for(&config, Arc::new(Host::of_the_program()), None, log);
     app.keep_keys();
-    let reloader = reloading::follow(&app, files, args.allow_anonymous_network, Some(hangups));
-    if let Some((listener, settings)) = operators {
+    let reloader =
+        reloading::follow(&app, files, args.allow_anonymous_network, Some(hangups), reloads);
+    // Until this function ends.
+    let _told = operators.map(|(listener, settings, told)| {
         app.show(listener, settings, reloading::asked(reloader));
-    }
+        told
+    });
     if is_handed {
         // Until then the one before us serves, with all that it has listed.
         let listed = tokio::time::timeout(LISTED, app.gateway().listed());

@@ -14,14 +14,14 @@ use crate::ops::status::Status;
 use page::Page;
 pub(super) use page::lasted;
 
-/// What `weir status` takes.
+/// What `weir status` and `weir reload` take.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Prints JSON; a failure is one line of JSON on standard error.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     #[command(flatten)]
-    config: ConfigArgs,
+    pub(super) config: ConfigArgs,
 }
 
 /// Asks, and prints what is told.
@@ -55,6 +55,9 @@ fn judge(status: &Status) -> Result<(), Failure> {
     if !down.is_empty() {
         let (some, all) = (down.len(), status.upstreams.len());
         wrong.push(format!("{some} of {all} upstreams not up: {}", down.join(", ")));
+    }
+    if status.refused.is_some() {
+        wrong.push("the configuration of the files is refused".to_owned());
     }
     if status.audit.as_ref().is_some_and(|audit| audit.failing) {
         wrong.push("the audit log cannot be written".to_owned());

@@ -48,7 +48,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(&config, name))?,
     };
     // A hang-up means here what it does to any program of a terminal.
-    reloading::follow(&app, files, true, None);
+    reloading::follow(&app, files, true, None, Arc::default());
     let door = Arc::clone(app.door());
     let mut serving = pin!(stdio::serve(door, guest, input, tokio::io::stdout()));
     tokio::select! {

@@ -1,28 +1,32 @@
 //! `weir top`: what a running Weir does at this moment, once a second.
 //!
 //! On a terminal it draws in place, on the terminal's other screen, and leaves the terminal as it was, however it ends;
-//! elsewhere it prints one sample.
+//! elsewhere it prints one sample. It outlives the Weir that it looks at: while nobody answers it says so, above what was
+//! seen last, and goes on with whatever is started next.
 //!
 //! Knows nothing of: how a sample looks.
 
 mod sample;
+mod terminal;
 
-use std::io::Write;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::termios::{
-    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
-};
+use futures::FutureExt;
+use futures::future::{Fuse, FusedFuture};
 use tokio::io::AsyncReadExt;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::failure::Failure;
 use super::house::ConfigArgs;
 use super::output;
+use super::running::Running;
 use super::signals::Signals;
 use super::status::ask;
 use crate::ops::status::Status;
-use sample::Sample;
+use sample::{Paper, Sample};
+use terminal::{Terminal, Wish, is_drawable};
 
 /// What `weir top` takes.
 #[derive(Debug, clap::Args)]
@@ -37,108 +41,113 @@ pub(super) struct Args {
 /// Shows what happens until somebody has seen enough.
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let running = signals.end(ask(&args.config)).await?;
+    let running = Arc::new(signals.end(ask(&args.config)).await?);
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
-    let mut before = signals.end(async { Ok(running.status().await?) }).await?;
-    if args.once || !output::is_terminal() {
-        let after = signals
-            .end(async {
-                ticks.tick().await;
-                Ok(running.status().await?)
-            })
-            .await?;
-        return print(&before, &after);
+    let first = signals.end(async { Ok(running.status().await?) }).await?;
+    if args.once || !is_drawable() {
+        let second = async {
+            ticks.tick().await;
+            Ok(running.status().await?)
+        };
+        let second = signals.end(second).await?;
+        return print(&first, &second);
     }
-    let _screen = Screen::open();
-    let _keys = Keys::open();
+    let mut terminal = Terminal::open()?;
+    let mut screen = Screen::of(first);
     let mut input = tokio::io::stdin();
     let mut byte = [0];
     let mut is_heard = true;
-    draw(&before, &before);
+    // One question at a time; a key is heard while nobody answers.
+    let mut asking = pin!(Fuse::terminated());
+    let mut running = Some(running);
+    screen.draw(&terminal);
     loop {
         tokio::select! {
             biased;
             _ = signals.next() => return Ok(()),
             read = input.read(&mut byte), if is_heard => match read {
                 // Ctrl-C is a signal; Ctrl-D is what ends an input.
-                Ok(1) if matches!(byte[0], b'q' | b'Q' | 4) => return Ok(()),
+                Ok(1) if matches!(byte[0], b'q' | b'Q' | CTRL_D) => return Ok(()),
                 Ok(1) => {}
                 Ok(_) | Err(_) => is_heard = false,
             },
-            _ = ticks.tick() => {
-                let after = running.status().await?;
-                draw(&before, &after);
-                before = after;
+            wish = terminal.wish() => {
+                if wish == Wish::Rest {
+                    terminal.rest();
+                }
+                screen.draw(&terminal);
+            }
+            (found, told) = &mut asking => {
+                running = found;
+                screen.take(told);
+                screen.draw(&terminal);
+            }
+            _ = ticks.tick() => if asking.is_terminated() {
+                asking.set(look(running.take(), &args.config).fuse());
             }
         }
     }
 }
 
+/// Asks the Weir that was found; where it has ended the next one is looked for as the first was, since a configuration
+/// may have changed. Returns it as long as it answers.
+async fn look(
+    found: Option<Arc<Running>>,
+    config: &ConfigArgs,
+) -> (Option<Arc<Running>>, Result<Status, Failure>) {
+    let running = match found {
+        Some(running) => running,
+        None => match ask(config).await {
+            Ok(running) => Arc::new(running),
+            Err(failure) => return (None, Err(failure)),
+        },
+    };
+    match running.status().await {
+        Ok(status) => (Some(running), Ok(status)),
+        Err(silence) => (None, Err(silence.into())),
+    }
+}
+
+/// What is drawn: the last two looks, and why there is no newer one.
+struct Screen {
+    before: Status,
+    after: Status,
+    silence: Option<String>,
+}
+
+impl Screen {
+    fn of(first: Status) -> Self {
+        Self { before: first.clone(), after: first, silence: None }
+    }
+
+    fn take(&mut self, told: Result<Status, Failure>) {
+        match told {
+            Ok(status) => {
+                self.before = std::mem::replace(&mut self.after, status);
+                self.silence = None;
+            }
+            Err(failure) => self.silence = Some(failure.to_string()),
+        }
+    }
+
+    fn draw(&self, terminal: &Terminal) {
+        let (columns, rows) = terminal.size();
+        let paper = Paper { columns, rows, colored: output::Color::on_stdout() };
+        let sample = Sample::of(&self.before, &self.after).without(self.silence.as_deref());
+        terminal.draw(&sample.to_text(paper));
+    }
+}
+
 fn print(before: &Status, after: &Status) -> Result<(), Failure> {
-    let text = Sample::of(before, after).to_text(output::columns(), usize::MAX);
+    // What is read by a program is not cut.
+    let columns = if output::is_terminal() { output::columns() } else { usize::MAX };
+    let paper = Paper { columns, rows: usize::MAX, colored: output::Color::on_stdout() };
+    let text = Sample::of(before, after).to_text(paper);
     output::print(|out| out.write_all(text.as_bytes()))
 }
 
-fn draw(before: &Status, after: &Status) {
-    let rows =
-        rustix::termios::tcgetwinsize(std::io::stdout()).map(|size| usize::from(size.ws_row));
-    let rows = rows.ok().filter(|rows| *rows > 0).unwrap_or(24);
-    let text = Sample::of(before, after).to_text(output::columns(), rows.saturating_sub(1));
-    // Each line replaces what stood there, and nothing is left below: so nothing flickers.
-    let lines = text.lines().map(|line| format!("{line}{END_OF_LINE}\r\n"));
-    write(&format!("{HOME}{}{END_OF_SCREEN}", lines.collect::<String>()));
-}
-
-/// The terminal's other screen, without a cursor. Dropped, all is as before.
-struct Screen;
-
-impl Screen {
-    fn open() -> Self {
-        write("\u{1b}[?1049h\u{1b}[?25l");
-        Self
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        write("\u{1b}[?25h\u{1b}[?1049l");
-    }
-}
-
-/// Keys that are heard one by one and not shown. Dropped, the terminal takes lines again.
-struct Keys(Option<Termios>);
-
-impl Keys {
-    fn open() -> Self {
-        let Ok(before) = tcgetattr(std::io::stdin()) else { return Self(None) };
-        let mut modes = before.clone();
-        modes.local_modes &= !(LocalModes::ICANON | LocalModes::ECHO);
-        modes.special_codes[SpecialCodeIndex::VMIN] = 1;
-        modes.special_codes[SpecialCodeIndex::VTIME] = 0;
-        let is_set = tcsetattr(std::io::stdin(), OptionalActions::Now, &modes).is_ok();
-        Self(is_set.then_some(before))
-    }
-}
-
-impl Drop for Keys {
-    fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            // A terminal that is gone needs nothing any more.
-            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
-        }
-    }
-}
-
-fn write(text: &str) {
-    let mut terminal = std::io::stdout().lock();
-    // Whoever closes the terminal sees nothing any more.
-    let _ = terminal.write_all(text.as_bytes()).and_then(|()| terminal.flush());
-}
-
-const HOME: &str = "\u{1b}[H";
-const END_OF_LINE: &str = "\u{1b}[K";
-const END_OF_SCREEN: &str = "\u{1b}[J";
+const CTRL_D: u8 = 4;
 /// How often it is looked.
 const EVERY: Duration = Duration::from_secs(1);

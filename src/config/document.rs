@@ -3,13 +3,14 @@
 //! Each file is parsed by itself, then they are merged in the order of reading: tables grow together, and a
 //! key that two files define is a mistake at its second place. Then the variables of all strings are replaced.
 //!
-//! Knows nothing of: which keys exist and what they mean, but `include`.
+//! Knows nothing of: which keys exist and what they mean, but `include`, and `file` where a secret is told to be.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::Sources;
 use super::file::{Table, join};
 use super::include;
 use super::ledger::{File, Form, Ledger, Value};
@@ -54,8 +55,8 @@ pub(super) fn read<R>(
     }
 }
 
-/// Names the files of a configuration: the main one, then those that it includes.
-pub(super) fn files(main: &File, environment: &Environment) -> Result<Vec<PathBuf>, Report> {
+/// Names the files of a configuration, and those that its secrets are told to be in, whether they are there or not.
+pub(super) fn sources(main: &File, environment: &Environment) -> Result<Sources, Report> {
     let mut ledger = Ledger::default();
     ledger.open(main);
     let Some(mut root) = parse(main, 0, &ledger) else { return Err(ledger.report([main])) };
@@ -63,7 +64,47 @@ pub(super) fn files(main: &File, environment: &Environment) -> Result<Vec<PathBu
         expand(value, "include", &ledger, environment);
     }
     let included = include::read(main, &root, &ledger);
-    Ok(std::iter::once(main).chain(&included).map(|file| file.path.clone()).collect())
+    // What secures connections is looked at by itself, all of it together.
+    if let Some(DeValue::Table(server)) = root.get_mut("server").map(Spanned::get_mut) {
+        server.remove("tls");
+    }
+    let mut secrets = Vec::new();
+    find_secrets(&root, &main.folder, environment, &mut secrets);
+    for file in &included {
+        // One that is no TOML names nothing.
+        if let Ok(table) = DeTable::parse(&file.text) {
+            find_secrets(table.get_ref(), &file.folder, environment, &mut secrets);
+        }
+    }
+    secrets.sort();
+    secrets.dedup();
+    let files = std::iter::once(main).chain(&included).map(|file| file.path.clone());
+    Ok(Sources { files: files.collect(), secrets })
+}
+
+/// Finds every `file = "…"` below a table whose relative paths start from `folder`.
+fn find_secrets(
+    table: &DeTable<'_>,
+    folder: &Path,
+    environment: &Environment,
+    found: &mut Vec<PathBuf>,
+) {
+    let mut look = |value: &DeValue<'_>| match value {
+        DeValue::Table(table) => find_secrets(table, folder, environment, found),
+        DeValue::Array(list) => {
+            let tables = list.iter().filter_map(|value| value.get_ref().as_table());
+            tables.for_each(|table| find_secrets(table, folder, environment, found));
+        }
+        _ => {}
+    };
+    table.iter().for_each(|(_, value)| look(value.get_ref()));
+    let Some(DeValue::String(text)) = table.get("file").map(Spanned::get_ref) else { return };
+    match variables::expand(text, environment) {
+        Ok(None) => found.push(folder.join(&**text)),
+        Ok(Some(expanded)) => found.push(folder.join(expanded)),
+        // Who reads the configuration tells of it.
+        Err(_) => {}
+    }
 }
 
 // === Parsing ===

@@ -2,7 +2,8 @@
 //! it entered under.
 //!
 //! Promises: what was listed under the one before is shown under the next from its first moment, as far as that lets
-//! it out; no list is ever empty for want of asking. An upstream that is in both is not touched.
+//! it out and it is the same server; no list is ever empty for want of asking that server. An upstream that is in both
+//! is not touched.
 //!
 //! Knows nothing of: files, and what is different between two configurations.
 
@@ -18,7 +19,7 @@ use super::{Gateway, Sentries};
 use crate::catalog::Catalog;
 use crate::mcp::name::UpstreamName;
 use crate::policy::Policy;
-use crate::upstream::Upstream;
+use crate::upstream::{Source, Upstream};
 
 /// The house under one configuration.
 pub struct Generation {
@@ -58,9 +59,13 @@ impl Generation {
             let was = before.and_then(|before| before.members.get(&name));
             let held = match was {
                 Some(was) if was.upstream.is(&upstream) => Arc::clone(&was.held),
-                // Until it has been listed itself, what the one before it has listed stands for it.
-                Some(was) => Arc::new(Held::clone(&was.held)),
-                None => Arc::default(),
+                // Until it has been listed itself, what the one before it has listed stands for it. It need not be
+                // the same account there: a token that is renewed must not empty a list.
+                Some(was) if is_same_server(&was.upstream, &upstream) => {
+                    Arc::new(Held::clone(&was.held))
+                }
+                // What another server of this name has listed is not its own.
+                Some(_) | None => Arc::default(),
             };
             held.publish(&name, &catalog, &sentries);
             (name, Member { upstream, held })
@@ -78,6 +83,11 @@ impl Generation {
     /// The upstreams, in no order.
     pub(super) fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
         self.members.values().map(|member| &member.upstream)
+    }
+
+    /// Whether this upstream is left out of the lists, since it has been away for too long.
+    pub(super) fn is_hidden(&self, name: &UpstreamName) -> bool {
+        self.members.get(name).is_some_and(|member| member.held.lock().is_hidden)
     }
 
     /// Whether this upstream, and not another one of its name, is one of them.
@@ -129,6 +139,19 @@ impl Gateway {
         let held = Arc::clone(held);
         let refresh = Refresh::new(upstream.clone(), generation, generations, held, settled);
         self.tasks.spawn(refresh.run(self.stop.clone()));
+    }
+}
+
+/// Whether two upstreams are one server, as whomever it is asked: the same program in the same folder, the same URL, or
+/// the same folder of prompts.
+fn is_same_server(one: &Upstream, other: &Upstream) -> bool {
+    match (&one.settings().source, &other.settings().source) {
+        (Source::Library { dir }, Source::Library { dir: other }) => dir == other,
+        (Source::Process(one), Source::Process(other)) => {
+            (&one.program, &one.args, &one.cwd) == (&other.program, &other.args, &other.cwd)
+        }
+        (Source::Http { url, .. }, Source::Http { url: other, .. }) => url == other,
+        _ => false,
     }
 }
 

@@ -78,7 +78,8 @@ impl Kept {
             let (head, lines) = self.lines(file_of(kind))?;
             let items = lines.iter().map(|line| item(kind, line)).collect::<Option<_>>()?;
             let is_private = head.get("private") == Some("true");
-            Some(Snapshot { items, fresh_until: None, is_private })
+            let cut = head.get_string("cut").map(|cut| cut.as_ref().into());
+            Some(Snapshot { items, fresh_until: None, is_private, cut })
         };
         let [Some(a), Some(b), Some(c), Some(d)] = Kind::ALL.map(snapshot) else { return None };
         Some(Found { introduction, snapshots: [a, b, c, d] })
@@ -96,7 +97,8 @@ impl Kept {
             }
             line.to_bytes()
         };
-        self.replace(file_of(kind), snapshot.is_private, items.map(line))
+        let cut = snapshot.cut.as_deref();
+        self.replace(file_of(kind), snapshot.is_private, cut, items.map(line))
     }
 
     /// Keeps what the upstream says of itself. Blocks.
@@ -106,7 +108,7 @@ impl Kept {
         if let Some(text) = &introduction.instructions {
             about.set("instructions", json::quote(text));
         }
-        self.replace(ABOUT, false, [json::on_one_line(about.to_bytes())])?;
+        self.replace(ABOUT, false, None, [json::on_one_line(about.to_bytes())])?;
         self.tidy();
         Ok(())
     }
@@ -137,6 +139,7 @@ impl Kept {
         &self,
         of: &str,
         is_private: bool,
+        cut: Option<&str>,
         lines: impl IntoIterator<Item = Bytes>,
     ) -> io::Result<()> {
         let (mut text, mut count) = (Vec::new(), 0_usize);
@@ -154,9 +157,12 @@ impl Kept {
         // Readable for its owner only; renamed, so that nobody reads half of it.
         let file = tempfile::NamedTempFile::new_in(&self.folder)?;
         let mut writer = BufWriter::new(file);
+        let cut = cut.map(json::quote);
+        let cut = cut.map(|cut| format!(r#""cut":{},"#, String::from_utf8_lossy(&cut)));
+        let cut = cut.unwrap_or_default();
         writeln!(
             writer,
-            r#"{{"version":{VERSION},"of":"{of}","private":{is_private},"lines":{count}}}"#
+            r#"{{"version":{VERSION},"of":"{of}","private":{is_private},{cut}"lines":{count}}}"#
         )?;
         writer.write_all(&text)?;
         let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -235,7 +241,7 @@ mod tests {
 
     fn snapshot(kind: Kind, definitions: &[&'static str], is_private: bool) -> Snapshot {
         let items = definitions.iter().map(|text| Item::parse(kind, (*text).into()).expect(text));
-        Snapshot { items: items.collect(), fresh_until: None, is_private }
+        Snapshot { items: items.collect(), fresh_until: None, is_private, cut: None }
     }
 
     /// Keeps something of everything.

@@ -399,8 +399,9 @@ impl Refresh {
             debug!(upstream = %name, %kind, items, "read");
             let fresh_until = listing.ttl.map(|ttl| Instant::now() + ttl);
             let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
-            let Listing { items, is_private, .. } = listing;
-            let snapshot = Snapshot { items, fresh_until, is_private };
+            let Listing { items, is_private, truncated, .. } = listing;
+            let cut = truncated.map(Into::into);
+            let snapshot = Snapshot { items, fresh_until, is_private, cut };
             if self.kept.is_some() && self.kept_digests[kind.index()] != Some(digest) {
                 listed.keep[half] = Some((kind, digest, snapshot.clone()));
             }

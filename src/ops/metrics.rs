@@ -124,12 +124,15 @@ impl Numbers {
         ] {
             let mut family = out.family(name, help, Some(Unit::Seconds), MetricType::Histogram)?;
             for (method, error, took) in rows {
+                let method = ("mcp_method_name", *method);
                 match error {
-                    None => family.histogram(&[("mcp_method_name", method)], took)?,
-                    Some(error) => {
-                        let labels = [("mcp_method_name", *method), ("error_type", *error)];
-                        family.histogram(&labels, took)?;
+                    None => family.histogram(&[method], took)?,
+                    // What is a code of JSON-RPC is told as one, too.
+                    Some(error) if error.parse::<i64>().is_ok() => {
+                        let code = ("rpc_response_status_code", *error);
+                        family.histogram(&[method, ("error_type", *error), code], took)?;
                     }
+                    Some(error) => family.histogram(&[method, ("error_type", *error)], took)?,
                 }
             }
         }
@@ -146,6 +149,11 @@ impl Numbers {
         family.0.encode_info(&[("version", status.version.as_str())])?;
         for (name, help, value) in [
             ("weir_ready", "Whether clients should be sent here", u64::from(self.ready)),
+            (
+                "weir_config_refused",
+                "Whether the files hold a configuration that was refused, so that the former one holds",
+                u64::from(status.refused.is_some()),
+            ),
             ("weir_draining", "Whether no new requests are taken", u64::from(status.draining)),
             ("weir_connections", "Open connections of clients", status.connections),
             ("weir_sessions", "Open sessions of legacy clients", status.sessions),
@@ -199,7 +207,7 @@ impl Numbers {
             u64::from(it.failures)
         })?;
         gauges("weir_upstream_left_out", "Items that are left out of lists", &|it| {
-            it.left_out.len() as u64
+            it.left_out_items as u64
         })?;
         let help = "In which state it is: 1 for that one";
         let mut family = out.family("weir_upstream_state", help, None, MetricType::Gauge)?;
@@ -319,7 +327,7 @@ impl Family<'_> {
         labels: &Labels<'_, N>,
         took: &Durations,
     ) -> fmt::Result {
-        let bounds = BOUNDS.into_iter().chain([f64::MAX]);
+        let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(took.buckets).collect();
         let sum = took.micros as f64 / 1e6;
         let mut series = self.0.encode_family(labels)?;

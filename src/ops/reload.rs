@@ -2,13 +2,43 @@
 //!
 //! Knows nothing of: what a reload does, and how this is shown.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
+use super::status::RefusedReload;
+use crate::moment;
+
 /// Has the configuration read again, and tells what became of that.
 pub type Reload = Arc<dyn Fn() -> BoxFuture<'static, Reloaded> + Send + Sync>;
+
+/// What became of the last reload, whoever asked for it.
+#[derive(Debug, Default)]
+pub struct Reloads(Mutex<Option<RefusedReload>>);
+
+impl Reloads {
+    /// The configuration of the files holds.
+    pub fn went_well(&self) {
+        *self.lock() = None;
+    }
+
+    /// It was refused.
+    pub fn went_wrong(&self, why: String) {
+        let at = moment::to_words(SystemTime::now());
+        *self.lock() = Some(RefusedReload { at, why });
+    }
+
+    /// The one that was refused, if that is what the files hold.
+    pub fn refused(&self) -> Option<RefusedReload> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<RefusedReload>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// What became of a reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

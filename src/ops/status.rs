@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Ops;
 use super::health::Health;
 use super::process;
-use crate::catalog::View;
+use crate::catalog::{Problems, View};
 use crate::mcp::kind::Kind;
 use crate::meter::Durations;
 use crate::moment;
@@ -28,6 +28,8 @@ pub struct Status {
     pub version: String,
     /// The configuration's file.
     pub configuration: Option<String>,
+    /// Where its files hold another configuration by now, which was refused.
+    pub refused: Option<RefusedReload>,
     /// Where clients connect.
     pub endpoint: String,
     /// The process's number.
@@ -60,6 +62,16 @@ pub struct Status {
     pub usage: Option<Usage>,
 }
 
+/// A configuration that was refused, so that the one before it holds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RefusedReload {
+    /// When it was read.
+    pub at: String,
+    /// The first thing that is wrong with it, and where.
+    pub why: String,
+}
+
 /// One upstream.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -84,10 +96,17 @@ pub struct Upstream {
     pub reason: Option<String>,
     /// How many items of it clients can be shown, by kind.
     pub items: BTreeMap<String, usize>,
-    /// Lists that could never be read: they are what `weir/partial` tells clients of.
+    /// Lists that could never be read. With those of one that is hidden, and those that are cut short, they are what
+    /// `weir/partial` tells clients of.
     pub missing: Vec<String>,
-    /// What is left out of lists, and why.
+    /// Whether it is left out of all lists, since it has been away for longer than `on_down_grace`.
+    pub hidden: bool,
+    /// Lists of which it has more than is read, and what that is bounded by.
+    pub cut: BTreeMap<String, String>,
+    /// What is left out of lists, and why; of very many the first.
     pub left_out: Vec<String>,
+    /// How many items that are.
+    pub left_out_items: usize,
     /// Calls under way.
     pub in_flight: usize,
     /// Calls that wait for their turn.
@@ -172,21 +191,23 @@ impl Status {
     pub(super) fn of(ops: &Ops) -> Self {
         let (gateway, meters) = (&ops.gateway, ops.gateway.meters());
         let everything = gateway.enter_as_operator().view();
-        let problems = gateway.problems();
+        let (problems, withheld) = (gateway.problems(), gateway.withheld());
         let mut upstreams: Vec<_> = gateway
             .upstreams()
             .iter()
             .map(|live| {
                 let mut upstream = Upstream::of(live, &everything);
-                let mine = problems.iter().filter(|(name, ..)| name == live.name());
-                upstream.left_out = mine
-                    .flat_map(|(_, kind, problems)| {
-                        let first = problems.first.iter().map(move |it| format!("{kind} {it}"));
-                        let more =
-                            (problems.more > 0).then(|| format!("and {} more", problems.more));
-                        first.chain(more)
-                    })
-                    .collect();
+                upstream.hidden = gateway.is_hidden(live.name());
+                for (_, kind, problems) in problems.iter().filter(|(name, ..)| name == live.name())
+                {
+                    upstream.leave_out(*kind, problems);
+                }
+                let held = withheld.iter().filter(|(name, ..)| name == live.name());
+                upstream
+                    .hold_back(held.map(|(_, kind, own)| format!("{kind} {own:?} {HELD_BACK}")));
+                let told = |list: &String| upstream.hidden || upstream.cut.contains_key(list);
+                let missing = std::mem::take(&mut upstream.missing);
+                upstream.missing = missing.into_iter().filter(|list| !told(list)).collect();
                 upstream
             })
             .collect();
@@ -225,6 +246,7 @@ impl Status {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             configuration: ops.settings.configuration.clone(),
+            refused: ops.settings.reloads.refused(),
             endpoint: ops.settings.endpoint.clone(),
             process: std::process::id(),
             started: moment::to_words(ops.started),
@@ -259,11 +281,8 @@ impl Upstream {
     fn of(live: &Live, everything: &View) -> Self {
         let report = live.report();
         let about = report.about.clone();
-        let items = Kind::ALL.map(|kind| {
-            let targets = everything.targets(kind).iter();
-            let mine = targets.filter(|target| target.upstream == *live.name());
-            (kind.list_member().to_owned(), mine.count())
-        });
+        let items = Kind::ALL
+            .map(|kind| (kind.list_member().to_owned(), everything.count(kind, live.name())));
         let missing =
             Kind::ALL.into_iter().filter(|kind| everything.missing(*kind).contains(live.name()));
         let (mut calls, mut errors) = (0, 0);
@@ -288,7 +307,10 @@ impl Upstream {
             reason: report.reason,
             items: items.into_iter().collect(),
             missing: missing.map(|kind| kind.list_method().to_owned()).collect(),
+            hidden: false,
+            cut: BTreeMap::new(),
             left_out: Vec::new(),
+            left_out_items: 0,
             in_flight: report.in_flight,
             waiting: report.waiting,
             restarts: report.counts.restarts,
@@ -301,11 +323,60 @@ impl Upstream {
 }
 
 impl Upstream {
+    /// Tells what is left out of a list.
+    fn leave_out(&mut self, kind: Kind, problems: &Problems) {
+        self.left_out_items += problems.first.len() + problems.more;
+        self.left_out.extend(problems.first.iter().map(|it| format!("{kind} {it}")));
+        self.left_out.extend((problems.more > 0).then(|| format!("and {} more", problems.more)));
+        let cut = problems.cut.iter().map(|by| (kind.list_method().to_owned(), by.to_string()));
+        self.cut.extend(cut);
+    }
+
+    /// Tells what is held back.
+    fn hold_back(&mut self, items: impl Iterator<Item = String>) {
+        let mut more = 0;
+        for (number, item) in items.enumerate() {
+            self.left_out_items += 1;
+            match number < Problems::MAX {
+                true => self.left_out.push(item),
+                false => more += 1,
+            }
+        }
+        self.left_out.extend((more > 0).then(|| format!("and {more} more {HELD_BACK}")));
+    }
+
+    /// What keeps clients from seeing all of it, in the words in which everybody tells of it: its state, where that is
+    /// a reason, and what becomes of its lists.
+    pub fn why_not_whole(&self) -> Vec<String> {
+        let mut why = Vec::new();
+        if !matches!(&*self.state, "up" | "half-open" | "asleep") {
+            why.push(match &self.reason {
+                Some(reason) => format!("{}: {reason}", self.state),
+                None => self.state.clone(),
+            });
+        }
+        why.extend(self.hidden.then(|| HIDDEN.to_owned()));
+        if !self.missing.is_empty() {
+            why.push(format!("{NEVER_READ}: {}", self.missing.join(", ")));
+        }
+        why.extend(self.cut.iter().map(|(list, by)| format!("{CUT}: {by} of {list}")));
+        why
+    }
+
     /// Whether it is connected, and takes calls or will soon.
     pub fn is_connected(&self) -> bool {
         matches!(&*self.state, "up" | "open" | "half-open")
     }
 }
+
+/// What is said of an item that nobody has approved.
+pub const HELD_BACK: &str = "is held back until it is approved (`weir pins approve`)";
+/// What is said of an upstream of which nothing is listed for now.
+pub const HIDDEN: &str = "hidden: away for longer than `on_down_grace`, and `on_down = \"hide\"`";
+/// What is said of lists that could not be read since the start.
+pub const NEVER_READ: &str = "never read, and so missing from clients' lists";
+/// What is said of a list of which only a part is read.
+pub const CUT: &str = "lists more than is read";
 
 impl Method {
     fn add(&mut self, errors: u64, durations: &Durations) {

@@ -223,3 +223,157 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
     }
     served.end();
 }
+
+/// A file that its owner alone may read, written in place.
+fn keep(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text).expect("written");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("set");
+}
+
+/// A script that writes down the token that each of its processes was given.
+fn tokened(folder: &Path, name: &str) {
+    script(folder, name, &[]);
+    let path = folder.join(format!("{name}.sh"));
+    let text = std::fs::read_to_string(&path).expect("written");
+    std::fs::write(&path, format!("echo $TOKEN >> {name}.pids\n{text}")).expect("written");
+}
+
+#[test]
+fn a_secret_that_is_written_anew_is_taken_up_and_restarts_whom_it_is_for_alone() {
+    let folder = folder("");
+    let folder = folder.path();
+    tokened(folder, "kept");
+    tokened(folder, "other");
+    std::fs::create_dir(folder.join("secrets")).expect("made");
+    let token = folder.join("secrets/token");
+    keep(&token, "one\n");
+    let secret = "env = { TOKEN = { file = \"secrets/token\" } }\n";
+    put(folder, "weir.toml", &format!("{HEAD}{}{}{secret}", scripted("kept"), scripted("other")));
+    let mut served = Served::start(folder);
+    served.says("\"listed\"");
+    served.says("\"listed\"");
+
+    // In place, in its place, and by a right that is given: each is another file to whoever looks.
+    keep(&token, "two\n");
+    let line = served.says("the configuration was reloaded");
+    assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
+    keep(&folder.join("secrets/new"), "three\n");
+    std::fs::rename(folder.join("secrets/new"), &token).expect("moved");
+    served.says("the configuration was reloaded");
+    std::fs::remove_file(&token).expect("removed");
+    let line = served.says("the configuration is refused");
+    assert!(line.contains("upstreams.other.env.TOKEN") && !line.contains("three"), "{line}");
+    keep(&token, "four\n");
+    served.says("the configuration was reloaded");
+    served.says("\"listed\"");
+    assert_eq!(processes(folder, "kept"), [""]);
+    let last = processes(folder, "other").pop();
+    assert_eq!(last.as_deref(), Some("four"));
+    served.end();
+}
+
+#[test]
+fn a_mounted_folder_that_a_cluster_swaps_by_its_link_is_taken_up() {
+    use std::os::unix::fs::symlink;
+    let folder = folder("");
+    let folder = folder.path();
+    tokened(folder, "hub");
+    // As kubelet mounts a ConfigMap and a Secret: a link for each file, all through one that is replaced.
+    let mount = |name: &str, at: &str, file: &str, text: &str| {
+        let mount = folder.join(name);
+        std::fs::create_dir_all(mount.join(at)).expect("made");
+        keep(&mount.join(at).join(file), text);
+        symlink(at, mount.join("..data_tmp")).expect("linked");
+        std::fs::rename(mount.join("..data_tmp"), mount.join("..data")).expect("moved");
+        if !mount.join(file).is_symlink() {
+            symlink(format!("..data/{file}"), mount.join(file)).expect("linked");
+        }
+    };
+    let config = |size: usize| {
+        let head = HEAD.replace("include = [\"conf.d/*.toml\"]\n", "");
+        let path = folder.display();
+        format!(
+            "{head}[protocol]\npage_size = {size}\n[upstreams.hub]\ncommand = \"sh\"\nargs = [\"hub.sh\"]\n\
+             cwd = \"{path}\"\nenv = {{ TOKEN = {{ file = \"../secrets/token\" }} }}\n"
+        )
+    };
+    mount("secrets", "..1", "token", "one\n");
+    mount("config", "..1", "weir.toml", &config(7));
+    let mut command = crate::program();
+    command.args(["serve", "--config", "config/weir.toml"]).current_dir(folder);
+    let mut weir = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
+    line_with(&mut log, "\"ready\"");
+    let mut served = Served { weir, log };
+    served.says("\"listed\"");
+    mount("secrets", "..2", "token", "two\n");
+    let line = served.says("the configuration was reloaded");
+    assert!(line.contains("upstream hub restarted"), "{line}");
+    mount("config", "..2", "weir.toml", &config(8));
+    let line = served.says("the configuration was reloaded");
+    assert!(line.contains("protocol changed; upstreams kept: 1"), "{line}");
+    std::fs::remove_dir_all(folder.join("secrets/..1")).expect("removed");
+    mount("secrets", "..3", "token", "three\n");
+    served.says("the configuration was reloaded");
+    served.says("\"listed\"");
+    assert_eq!(processes(folder, "hub"), ["one", "two", "three"]);
+    served.end();
+}
+
+#[test]
+fn what_waits_for_a_restart_is_named_and_who_runs_is_found_where_it_listens() {
+    let folder = folder("");
+    let folder = folder.path();
+    let admin = free_port();
+    let config = |admin: u16, server: &str, log: &str, more: &str| {
+        format!(
+            "[log]\nformat = \"json\"\n{log}[state]\ndir = \"state\"\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
+             [server]\nwatch = false\n{server}{more}[upstreams.house]\nprompts_dir = \"prompts\"\n"
+        )
+    };
+    let listen = "listen = \"127.0.0.1:0\"\n";
+    let first = config(admin, listen, "", "");
+    put(folder, "weir.toml", &first);
+    let mut served = Served::start(folder);
+    let reload = || {
+        let (code, out, err) = super::weir(folder, &["reload"]);
+        assert_eq!(code, 0, "{err}");
+        out.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("signed");
+    keep(&folder.join("tls.crt"), &certificate.cert.pem());
+    keep(&folder.join("tls.key"), &certificate.signing_key.serialize_pem());
+    let tls = "[server.tls]\ncert = \"tls.crt\"\nkey = { file = \"tls.key\" }\n";
+    for (key, text) in [
+        ("server.listen", config(admin, "listen = \"127.0.0.1:1\"\n", "", "")),
+        ("server.tls", config(admin, listen, "", tls)),
+        ("server.max_connections", config(admin, listen, "", "max_connections = 77\n")),
+        ("server.max_buffered", config(admin, listen, "", "max_buffered = \"64MiB\"\n")),
+        ("log", config(admin, listen, "level = \"debug\"\n", "")),
+        ("audit", config(admin, listen, "", "[audit]\nenabled = true\n")),
+        // It is asked where it listens, not where the file says by now.
+        ("admin", config(free_port(), listen, "", "")),
+        ("admin", first.replace("[admin]\n", "[admin]\nenabled = false\n")),
+        ("admin", first.replace("[admin]\n", "[admin]\ntoken = \"0123456789abcdef\"\n")),
+    ] {
+        put(folder, "weir.toml", &text);
+        let told = format!("  {key} takes effect after a restart");
+        let out = reload();
+        assert_eq!(out, ["the configuration was reloaded", &*told], "{key}");
+        let line = served.says("after a restart");
+        assert!(line.contains(&format!("\"key\":\"{key}\"")), "{line}");
+        let (code, _, err) = super::weir(folder, &["status"]);
+        assert_eq!(code, 0, "{key}: {err}");
+    }
+    // Its token is in the other folder.
+    put(folder, "weir.toml", &first.replace("\"state\"", "\"elsewhere\""));
+    let (code, _, err) = super::weir(folder, &["reload"]);
+    assert!(code == 4 && err.contains("`dir` under [state]"), "{code} {err}");
+    put(folder, "weir.toml", &first);
+    assert_eq!(reload(), ["the configuration says the same as before"]);
+    let kept = || std::fs::read_dir(folder.join("state")).expect("a folder").count();
+    assert_eq!(kept(), 2, "the token, and where it listens");
+    served.end();
+    assert_eq!(kept(), 1);
+}

@@ -1,9 +1,11 @@
 //! What `deploy/` holds agrees with Weir (`files`), is read by the programs that it is for (`programs`), and
-//! lets event streams through (`proxies`). Those programs exist on Linux; `./dev prepare` brings them.
+//! lets event streams through (`proxies`), and asks for metrics that there are (`metrics`). Those programs exist on Linux; `./dev prepare` brings them.
 
 #![allow(clippy::disallowed_types, reason = "manifests are read, not passed on")]
 
 mod files;
+#[cfg(target_os = "linux")]
+mod metrics;
 #[cfg(target_os = "linux")]
 mod programs;
 #[cfg(target_os = "linux")]

@@ -9,7 +9,8 @@ use weir::app::Outcome;
 use weir::mcp::kind::Topic;
 
 use crate::cell::{CLIENTS, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, UPSTREAMS};
-use crate::client::{Client, named};
+use crate::client::{Client, Ears, named, set};
+use crate::identity::token;
 use crate::upstream::Script;
 use crate::world::{World, everywhere, hub, pass, with_pair};
 
@@ -21,9 +22,23 @@ const GONE: &str = "[roles.staff]\nprompts.allow = [\"*\"]\ntools.allow = [\"*\"
 const BAD: &str = "[roles.guest]\nprompts.alow = [\"hub/*\"]\n";
 const ANSWER: &str = r#"{"resultType":"complete","content":[{"type":"text","text":"at last"}]}"#;
 
+const A: &str = "file:///a";
+const B: &str = "file:///b";
+const READS: &str = "[roles.guest]\nresources.allow = [\"hub/*\"]\n";
+const READS_B: &str = "[roles.guest]\nresources.allow = [\"hub/file:///b\"]\n";
+
 /// A configuration for this client's wire.
 fn with(client: crate::cell::Side, config: &str) -> String {
     if client == LEGACY_SSE { with_pair(config) } else { config.to_owned() }
+}
+
+/// All that is said until nothing more comes.
+async fn drain(ears: &mut Ears<'_>) -> String {
+    let mut said = String::new();
+    while let Ok(Some(next)) = tokio::time::timeout(Duration::from_secs(3), ears.next()).await {
+        said += &next;
+    }
+    said
 }
 
 fn is_applied(outcome: &Outcome) -> bool {
@@ -265,4 +280,143 @@ async fn limits_that_stay_have_counted_already() {
     assert!(client.request("prompts/list", "{}").await.outcome.is_err());
     drop(client);
     world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_server_of_the_same_name_does_not_show_what_the_one_before_it_listed() {
+    for side in UPSTREAMS {
+        let scripts = vec![("hub", Script::full(side)), ("other", Script::full(side))];
+        let world = World::start(scripts, OPEN).await;
+        let client = world.client_as("staff", MODERN_HTTP).await;
+        assert_eq!(client.prompts().await, ["hub__a", "hub__b", "other__a", "other__b"]);
+        let mut held = world.upstream("other").hold("prompts/list");
+        let outcome = world.reload_leading("hub", "other", OPEN).await;
+        assert!(is_applied(&outcome), "{side}: {outcome:?}");
+        let listing = held.next().await;
+        let list = client.request("prompts/list", "{}").await;
+        assert!(list.result().contains(r#""weir/partial":["hub"]"#), "{side}: {list:?}");
+        assert!(!list.result().contains("hub__"), "{side}: {list:?}");
+        assert!(client.get_prompt("hub__a").await.outcome.is_err(), "{side}");
+        let members = if side.is_modern() {
+            r#""resultType":"complete","ttlMs":60000,"cacheScope":"public","#
+        } else {
+            ""
+        };
+        listing.result(&format!(r#"{{{members}"prompts":[{{"name":"new"}}]}}"#));
+        world.listed().await;
+        assert_eq!(client.prompts().await, ["hub__new", "other__a", "other__b"], "{side}");
+        drop(held);
+        drop(client);
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f82_what_a_client_subscribed_to_is_told_over_reloads_as_long_as_it_may_read_it() {
+    let subscribable = |side| vec![("hub", Script::full(side).subscribable())];
+    everywhere(READS, subscribable, async |world, cell| {
+        let client = world.client_as("guest", cell.client).await;
+        let (mut ears, honored) = client.follow(&[A, B]).await;
+        assert_eq!(honored, [A, B]);
+        let hub = world.upstream("hub");
+        hub.until_subscribed(&[A, B]).await;
+
+        // Nothing of it changes; then it is opened anew.
+        let more = "[roles.other]\nprompts.allow = [\"*\"]\n";
+        let anew = format!("{READS}{more}[upstreams.hub]\nlimits = {{ max_items = 99 }}\n");
+        for config in [format!("{READS}{more}"), anew] {
+            assert!(is_applied(&world.reload(&with(cell.client, &config)).await));
+            world.listed().await;
+            pass(Duration::from_secs(20)).await;
+            hub.until_subscribed(&[A, B]).await;
+            // Whatever may have changed while it was opened anew is told of by then.
+            drain(&mut ears).await;
+            hub.update(A);
+            assert_eq!(ears.next_update().await, A);
+        }
+        assert!(is_applied(&world.reload(&with(cell.client, READS_B)).await));
+        pass(Duration::from_secs(20)).await;
+        // A legacy client hears on the same stream that the list is another one.
+        drain(&mut ears).await;
+        hub.update(A);
+        pass(Duration::from_secs(5)).await;
+        hub.update(B);
+        assert_eq!(ears.next_update().await, B, "what may not be read is not told of");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_and_pins_that_come_and_go_hold_for_the_next_request() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lock = folder.path().join("weir.lock").display().to_string();
+    everywhere(OPEN, hub, async |world, cell| {
+        let client = world.client_as("guest", cell.client).await;
+        let mut ears = client.listen_for(&[Topic::Prompts]).await;
+        let limits = "[[limits]]\nper = \"client\"\nmethod = \"prompts/get\"\nrate = \"1/h\"\n";
+        let get = async || client.get_prompt("hub__a").await.outcome.is_ok();
+        assert!(get().await && get().await);
+        assert!(is_applied(&world.reload(&with(cell.client, &format!("{OPEN}{limits}"))).await));
+        assert_eq!((get().await, get().await), (true, false));
+        assert!(is_applied(&world.reload(&with(cell.client, OPEN)).await));
+        assert!(get().await && get().await);
+        ears.stays_silent().await;
+
+        let pins = format!("{OPEN}[guard]\npinning = \"locked\"\nlock_file = {lock:?}\n");
+        assert!(is_applied(&world.reload(&with(cell.client, &pins)).await));
+        assert!(drain(&mut ears).await.contains("prompts/list_changed"));
+        assert_eq!((client.prompts().await.len(), get().await), (0, false));
+        assert!(is_applied(&world.reload(&with(cell.client, OPEN)).await));
+        assert!(drain(&mut ears).await.contains("prompts/list_changed"));
+        assert_eq!((client.prompts().await.len(), get().await), (2, true));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_comes_and_goes_holds_for_the_next_request() {
+    let said =
+        r#""messages":[{"role":"user","content":{"type":"text","text":"the token is s3cret"}}]"#;
+    everywhere(OPEN, hub, async |world, cell| {
+        let members = if cell.upstream.is_modern() { "\"resultType\":\"complete\"," } else { "" };
+        world.upstream("hub").result("prompts/get", &format!("{{{members}{said}}}"));
+        let client = world.client_as("guest", cell.client).await;
+        let shows = async || client.get_prompt("hub__a").await.result().contains("s3cret");
+        assert!(shows().await);
+        let guard = format!("{OPEN}[guard]\nredact = {{ token = \"s3[a-z]+\" }}\n");
+        assert!(is_applied(&world.reload(&with(cell.client, &guard)).await));
+        assert!(!shows().await);
+        assert!(is_applied(&world.reload(&with(cell.client, OPEN)).await));
+        assert!(shows().await);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_identity_provider_that_comes_and_goes_lets_its_tokens_in_from_the_next_request_on() {
+    let public = "[server]\npublic_url = \"http://127.0.0.1:8642\"\n";
+    let provider = "[auth.oidc.corp]\nissuer = \"https://id.test/a\"\n\
+                    audience = [\"http://127.0.0.1:8642/mcp\"]\nroles = { devs = \"guest\" }\n";
+    for side in CLIENTS.into_iter().filter(|side| side.is_http()) {
+        let config = |provider: &str| with(side, &format!("{public}{OPEN}{provider}"));
+        let world = World::start(hub(MODERN_HTTP), &config("")).await;
+        let ask = async || {
+            let client = world.silent_client(side, None);
+            let mut headers = client.http().headers("prompts/list", "{}");
+            let shown = format!("Bearer {}", token("dev", r#""roles":["devs"]"#));
+            set(&mut headers, "authorization", &shown);
+            client.http().post("{}", &headers).whole().await.status
+        };
+        assert_eq!(ask().await, 401, "{side}");
+        assert!(is_applied(&world.reload(&config(provider)).await), "{side}");
+        // Its keys are fetched first.
+        pass(Duration::from_secs(5)).await;
+        assert_ne!(ask().await, 401, "{side}");
+        let others = provider.replace("8642/mcp", "8642/other");
+        assert!(is_applied(&world.reload(&config(&others)).await), "{side}");
+        assert_eq!(ask().await, 401, "{side}: it is for somebody else");
+        assert!(is_applied(&world.reload(&config("")).await), "{side}");
+        assert_eq!(ask().await, 401, "{side}");
+        world.close().await;
+    }
 }

@@ -195,6 +195,18 @@ impl World {
         self.reloader.reload().await
     }
 
+    /// The same where one upstream leads to the script of another.
+    pub(crate) async fn reload_leading(&self, name: &str, to: &str, config: &str) -> Outcome {
+        let text = completed(&self.sides, config);
+        let ways = |name: &str| {
+            [format!("command = \"{name}\""), format!("url = \"http://{name}.test/mcp\"")]
+        };
+        let ways = ways(name).into_iter().zip(ways(to));
+        let text = ways.fold(text, |text, (from, to)| text.replace(&from, &to));
+        *self.text.lock().expect("nobody panics here") = text;
+        self.reloader.reload().await
+    }
+
     pub(crate) fn upstream(&self, name: &str) -> &Upstream {
         &self.upstreams[name]
     }

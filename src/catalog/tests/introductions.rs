@@ -119,7 +119,8 @@ fn older_clients_get_what_they_can_take() {
     let odd = r#"{"name":"odd","outputSchema":{"type":"array"},"v":1.0}"#;
     let items = [odd, r#"{"name":"plain","outputSchema":{"type":"object"}}"#]
         .map(|text| Item::parse(Kind::Tool, text.into()).expect("an item"));
-    let snapshot = Snapshot { items: items.to_vec(), fresh_until: None, is_private: false };
+    let snapshot =
+        Snapshot { items: items.to_vec(), fresh_until: None, is_private: false, cut: None };
     catalog.publish(&name("a"), Kind::Tool, snapshot.clone());
     let mut all = catalog.view("all", &sees(&["*"], &[]));
     let page = |form| all.borrow().page(Kind::Tool, None, form).items;
@@ -142,7 +143,7 @@ fn tools_that_need_a_task_are_on_the_pages_of_those_who_can_begin_one() {
         for item in items.iter_mut().filter(|item| item.key.starts_with('t')) {
             item.needs_task = true;
         }
-        let snapshot = Snapshot { items, fresh_until: None, is_private: false };
+        let snapshot = Snapshot { items, fresh_until: None, is_private: false, cut: None };
         catalog.publish(&name("a"), Kind::Tool, snapshot);
     };
     publish(&["b", "t1", "t2", "t3", "u", "v", "t9"]);
@@ -178,7 +179,7 @@ fn what_nobody_can_use_is_reported_and_not_listed() {
     catalog.publish(
         &name("a"),
         Kind::Tool,
-        Snapshot { items, fresh_until: None, is_private: false },
+        Snapshot { items, fresh_until: None, is_private: false, cut: None },
     );
     assert_eq!(catalog.seen(&["*"], &[]).keys(Kind::Tool), ["a__y"]);
     let [(_, Kind::Tool, problems)] = &catalog.problems()[..] else { panic!("one list") };
@@ -191,7 +192,7 @@ fn a_list_is_private_where_one_of_its_upstreams_says_so() {
     let catalog = catalog(&["a", "b"]);
     let publish = |upstream: &str, is_private| {
         let items = vec![item(Kind::Tool, "x", 0)];
-        let snapshot = Snapshot { items, fresh_until: None, is_private };
+        let snapshot = Snapshot { items, fresh_until: None, is_private, cut: None };
         catalog.publish(&name(upstream), Kind::Tool, snapshot);
     };
     publish("a", false);
@@ -212,7 +213,7 @@ fn a_tool_carries_which_arguments_go_into_headers() {
             r#"{{"name":"t","inputSchema":{{"properties":{{"a":{{"type":"string"{mark}}}}}}}}}"#
         );
         let items = vec![Item::parse(Kind::Tool, text.into()).expect("an item")];
-        let snapshot = Snapshot { items, fresh_until: None, is_private: false };
+        let snapshot = Snapshot { items, fresh_until: None, is_private: false, cut: None };
         catalog.publish(&name("a"), Kind::Tool, snapshot);
         catalog.seen(&["*"], &[]).resolve(Kind::Tool, "a__t").expect("the tool").mirror.is_some()
     };

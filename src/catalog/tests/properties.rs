@@ -50,7 +50,7 @@ impl Model {
         catalog.publish(
             &name(UPSTREAMS[at]),
             kind,
-            Snapshot { items, fresh_until: None, is_private: false },
+            Snapshot { items, fresh_until: None, is_private: false, cut: None },
         );
         self.0[at] = Some(list);
     }

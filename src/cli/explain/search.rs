@@ -9,6 +9,8 @@ use crate::cli::needed::Meant;
 use crate::config::{Config, Outline, Upstream, nearest};
 use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
+use crate::ops::status::CUT;
+use crate::upstream::report::State;
 use crate::upstream::{self, Status};
 
 /// What was found of a name.
@@ -82,7 +84,7 @@ pub(super) async fn search<'c>(
             };
             found.any = true;
             if let Some(limit) = listing.truncated {
-                let text = format!("{} lists more than is read: {limit}", upstream.name);
+                let text = format!("{} {CUT}: {limit} of {}", upstream.name, kind.list_method());
                 found.unread.push(Fact::bad(About::Listed, text));
             }
             for item in listing.items {
@@ -104,7 +106,7 @@ pub(super) async fn search<'c>(
     found
 }
 
-/// Whether an upstream is connected, and how.
+/// Whether an upstream is connected, and how, in the words of `weir status`.
 pub(super) fn state(house: &House, name: &str) -> Fact {
     let status = handle(house, name).map(|upstream| upstream.status().borrow().clone());
     match status {
@@ -116,14 +118,15 @@ pub(super) fn state(house: &House, name: &str) -> Fact {
             let how = format!("{name} is up: {} {}", about.wire, about.revision);
             Fact::good(About::Upstream, how)
         }
-        Some(Status::Down { reason, .. }) => {
-            Fact::bad(About::Upstream, format!("{name} is down: {reason}"))
+        Some(Status::Down { reason, crash_loop }) => {
+            let state = if crash_loop { State::CrashLoop } else { State::Down }.as_str();
+            Fact::bad(About::Upstream, format!("{name} is {state}: {reason}"))
         }
         Some(Status::Asleep) => {
-            Fact::good(About::Upstream, format!("{name} sleeps until it is used"))
+            Fact::good(About::Upstream, format!("{name} is asleep until it is used"))
         }
         Some(Status::Starting) | None => {
-            Fact::bad(About::Upstream, format!("{name} has not started yet"))
+            Fact::bad(About::Upstream, format!("{name} is starting: it has not answered yet"))
         }
     }
 }

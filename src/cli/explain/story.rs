@@ -63,6 +63,8 @@ pub(super) struct Fact {
 pub(super) enum About {
     /// Whether the upstream is used and connected.
     Upstream,
+    /// How its upstream is doing in the Weir that runs.
+    Running,
     /// Whether the upstream lists it.
     Listed,
     /// Whether the upstream's own rules let it out.
@@ -109,6 +111,7 @@ impl About {
     fn word(self) -> &'static str {
         match self {
             Self::Upstream => "upstream",
+            Self::Running => "running",
             Self::Listed => "listed",
             Self::Outlet => "outlet",
             Self::List => "list",
@@ -125,7 +128,7 @@ impl About {
     /// Whose move it is where this keeps something from being seen.
     fn failure(self, text: String) -> Failure {
         match self {
-            Self::Upstream => Failure::Unreachable(text),
+            Self::Upstream | Self::Running => Failure::Unreachable(text),
             Self::Outlet
             | Self::Client
             | Self::Allowed

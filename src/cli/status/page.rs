@@ -36,6 +36,13 @@ impl Page {
         if let Some(file) = &status.configuration {
             self.row("config", file);
         }
+        if let Some(refused) = &status.refused {
+            let text = format!(
+                "refused at {}, the former one holds: {}; your move: `weir check` tells all",
+                refused.at, refused.why
+            );
+            self.row("", &text);
+        }
         let clients = [
             counted(status.connections, "connection"),
             counted(status.sessions, "session"),
@@ -89,7 +96,10 @@ impl Page {
             );
             self.row("limit", &text);
         }
-        let width = status.upstreams.iter().map(|it| it.name.len()).max().unwrap_or(0).min(16);
+        let widest = |of: fn(&Upstream) -> &str, most| {
+            status.upstreams.iter().map(|it| of(it).len()).max().unwrap_or(0).min(most)
+        };
+        let width = (widest(|it| &it.state, usize::MAX).max(4), widest(|it| &it.name, 16));
         if !status.upstreams.is_empty() {
             self.text.push('\n');
         }
@@ -99,16 +109,20 @@ impl Page {
         self.text
     }
 
-    fn upstream(&mut self, it: &Upstream, width: usize) {
+    /// `width` is that of the states, and that of the names.
+    fn upstream(&mut self, it: &Upstream, (states, names): (usize, usize)) {
         let mark = match (&*it.state, it.required) {
             ("up", _) => self.paint("up", 32),
             ("asleep", _) => "asleep".to_owned(),
             ("starting", _) => self.paint("starting", 33),
             (other, _) => self.paint(other, 31),
         };
-        let head =
-            format!("{mark:pad$}  {:width$}  ", it.name, pad = 4 + mark.len() - it.state.len());
-        let indent = if self.columns >= 60 { 8 + width } else { 4 };
+        let head = format!(
+            "{mark:pad$}  {:names$}  ",
+            it.name,
+            pad = states + mark.len() - it.state.len()
+        );
+        let indent = if self.columns >= 60 { 4 + states + names } else { 4 };
         let how: Vec<_> =
             [it.wire.as_deref(), it.revision.as_deref()].into_iter().flatten().collect();
         let items: Vec<_> = [
@@ -132,7 +146,8 @@ impl Page {
                 .join("; ");
         }
         if let Some(reason) = &it.reason {
-            first = format!("{}{first}", plain(reason));
+            let reason = plain(reason);
+            first = if first.is_empty() { reason } else { format!("{reason}; {first}") };
         }
         if it.required {
             first += if first.is_empty() { "required" } else { "; required" };
@@ -151,12 +166,10 @@ impl Page {
             load.push(counted(it.restarts, "restart"));
         }
         self.wrap(&" ".repeat(indent), indent, &load.join(", "), indent);
-        if !it.missing.is_empty() {
-            let text = format!(
-                "never read, and so missing from clients' lists: {}",
-                it.missing.join(", ")
-            );
-            self.wrap(&" ".repeat(indent), indent, &text, indent);
+        // Its state stands in the first line.
+        let lists = Upstream { state: "up".to_owned(), ..it.clone() }.why_not_whole();
+        for why in lists {
+            self.wrap(&" ".repeat(indent), indent, &plain(&why), indent);
         }
         for left_out in it.left_out.iter().take(MAX_LEFT_OUT) {
             self.wrap(
@@ -259,6 +272,7 @@ mod tests {
         Status {
             version: name("0.1.0"),
             configuration: Some(name("/etc/weir/weir.toml")),
+            refused: None,
             endpoint: name("http://127.0.0.1:8642/mcp"),
             process: 4_711,
             started: name("2026-11-22T01:02:03Z"),

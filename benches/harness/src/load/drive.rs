@@ -1,0 +1,154 @@
+//! Many connections, each of which asks again as soon as it is answered, for a time.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::connection::Connection;
+use super::exchange::{Exchange, FIRST_ID};
+use super::peer::Peer;
+
+/// One of the clients: whom it asks, and what, in turn. Each round through all of it is one piece of work where `is_walk`.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) peer: Peer,
+    pub(crate) script: Arc<Vec<Exchange>>,
+    pub(crate) is_walk: bool,
+}
+
+/// What became of it.
+#[derive(Debug, Default)]
+pub(crate) struct Driven {
+    /// In nanoseconds, sorted: of each piece of work that was done right.
+    pub(crate) times: Vec<u64>,
+    /// How many were not.
+    pub(crate) wrong: usize,
+    /// The first of those, in words.
+    pub(crate) first_wrong: Option<String>,
+    pub(crate) seconds: f64,
+}
+
+impl Driven {
+    /// The time that this share of all took at most, in microseconds.
+    pub(crate) fn micros(&self, share: f64) -> f64 {
+        let at = (self.times.len() as f64 * share) as usize;
+        let found = self.times.get(at.min(self.times.len().saturating_sub(1)));
+        found.map_or(f64::NAN, |nanos| *nanos as f64 / 1_000.0)
+    }
+
+    pub(crate) fn rate(&self) -> f64 {
+        self.times.len() as f64 / self.seconds
+    }
+
+    fn add(&mut self, other: Self) {
+        self.times.extend(other.times);
+        self.wrong += other.wrong;
+        self.first_wrong = self.first_wrong.take().or(other.first_wrong);
+    }
+}
+
+/// All connect, ask once without being counted, and then ask for this long. `begin` is called in between.
+pub(crate) async fn drive(
+    clients: &[Client],
+    time: Duration,
+    begin: impl FnOnce(),
+) -> io::Result<Driven> {
+    let mut ready = Vec::with_capacity(clients.len());
+    let mut connecting = JoinSet::new();
+    for (number, client) in clients.iter().cloned().enumerate() {
+        connecting.spawn(async move {
+            let connection = Connection::open(client.peer.address).await?;
+            // Each begins somewhere else, so that the items are asked for evenly.
+            let at = if client.is_walk { 0 } else { number * 7 };
+            let id = FIRST_ID + number as u64 * IDS_PER_CLIENT;
+            let buffer = Vec::new();
+            let mut asking = Asking { connection, client, at, id, buffer };
+            let first = tokio::time::timeout(PATIENCE, asking.work()).await;
+            let first = first.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            io::Result::Ok((asking, first))
+        });
+    }
+    while let Some(connected) = connecting.join_next().await {
+        let (asking, first) = connected.map_err(io::Error::other)??;
+        if let Err(wrong) = first {
+            return Ok(Driven {
+                wrong: 1,
+                first_wrong: Some(wrong),
+                seconds: 1.0,
+                ..Driven::default()
+            });
+        }
+        ready.push(asking);
+    }
+    begin();
+    let start = Instant::now();
+    let until = start + time;
+    let mut asking = JoinSet::new();
+    for one in ready {
+        asking.spawn(one.until(until));
+    }
+    let mut driven = Driven::default();
+    while let Some(one) = asking.join_next().await {
+        driven.add(one.map_err(io::Error::other)?);
+    }
+    driven.seconds = start.elapsed().as_secs_f64();
+    driven.times.sort_unstable();
+    Ok(driven)
+}
+
+struct Asking {
+    connection: Connection,
+    client: Client,
+    at: usize,
+    id: u64,
+    buffer: Vec<u8>,
+}
+
+impl Asking {
+    async fn until(mut self, until: Instant) -> Driven {
+        let mut driven = Driven::default();
+        loop {
+            let begin = Instant::now();
+            if begin >= until {
+                return driven;
+            }
+            let limit = tokio::time::timeout(PATIENCE, self.work()).await;
+            let done = limit.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            match done {
+                Ok(Ok(())) => driven.times.push(begin.elapsed().as_nanos() as u64),
+                Ok(Err(wrong)) => {
+                    driven.wrong += 1;
+                    driven.first_wrong.get_or_insert(wrong);
+                }
+                // What broke off is wrong, too, and this connection has nothing more to ask.
+                Err(error) => {
+                    driven.wrong += 1;
+                    driven.first_wrong.get_or_insert(format!("the connection: {error}"));
+                    return driven;
+                }
+            }
+        }
+    }
+
+    /// One piece of work: one exchange, or a whole walk.
+    async fn work(&mut self) -> io::Result<Result<(), String>> {
+        let Self { connection, client, at, id, buffer } = self;
+        let count = if client.is_walk { client.script.len() } else { 1 };
+        for _ in 0..count {
+            let exchange = &client.script[*at % client.script.len()];
+            (*at, *id) = (*at + 1, *id + 1);
+            exchange.write(*id, buffer);
+            let response = connection.exchange(buffer).await?;
+            if let Err(wrong) = exchange.check(*id, &response) {
+                return Ok(Err(wrong));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// So that no two connections use one id.
+const IDS_PER_CLIENT: u64 = 10_000_000;
+const PATIENCE: Duration = Duration::from_secs(30);

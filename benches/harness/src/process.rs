@@ -1,0 +1,109 @@
+//! A process that is measured, and what it and its children take: processor time and memory, as Linux tells.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A program that runs until this is dropped.
+pub(crate) struct Process {
+    child: Child,
+}
+
+impl Process {
+    /// Starts it, in a group of its own, with its errors in this file.
+    pub(crate) fn start(mut command: Command, errors: &Path) -> io::Result<Self> {
+        use std::os::unix::process::CommandExt;
+        let errors = fs::File::create(errors)?;
+        let child = command.stdin(Stdio::null()).stderr(errors).process_group(0).spawn()?;
+        Ok(Self { child })
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it prints, if that was asked for.
+    pub(crate) fn output(&mut self) -> Option<std::process::ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn lives(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        use rustix::process::{Pid, Signal, kill_process_group};
+        if let Some(group) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// A process with all below it, but for what is the fixture's.
+pub(crate) fn tree(root: u32) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some(number) = number
+            && let Some(fields) = stat(number)
+            && let Some(parent) = fields.get(1).and_then(|text| text.parse().ok())
+        {
+            children.entry(parent).or_default().push(number);
+        }
+    }
+    let mut found = vec![root];
+    let mut at = 0;
+    while at < found.len() {
+        let below = children.get(&found[at]).cloned().unwrap_or_default();
+        found.extend(below.into_iter().filter(|number| !is_fixture(*number)));
+        at += 1;
+    }
+    found
+}
+
+/// Whether it is an upstream that a gateway has started: not a part of what the gateway costs.
+fn is_fixture(number: u32) -> bool {
+    fs::read(format!("/proc/{number}/cmdline"))
+        .is_ok_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"fixture"))
+}
+
+/// The fields of `/proc/N/stat` behind the name, which may hold anything: the state is the first.
+fn stat(number: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(')')?;
+    Some(rest.split_whitespace().map(str::to_owned).collect())
+}
+
+/// The processor time that these have had, in seconds, at 100 ticks a second: utime and stime.
+pub(crate) fn cpu_seconds(processes: &[u32]) -> f64 {
+    let ticks = |number: &u32| {
+        let fields = stat(*number)?;
+        let field = |at: usize| fields.get(at)?.parse::<f64>().ok();
+        Some(field(11)? + field(12)?)
+    };
+    processes.iter().filter_map(ticks).sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// A line of `/proc/N/status` of all of these together, in KiB: `VmHWM` or `VmRSS`.
+pub(crate) fn memory_kib(processes: &[u32], line: &str) -> f64 {
+    let of = |number: &u32| {
+        let text = fs::read_to_string(format!("/proc/{number}/status")).ok()?;
+        let found = text.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'))?;
+        found.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    processes.iter().filter_map(of).sum()
+}
+
+/// Lets the peak of memory begin anew.
+pub(crate) fn forget_peak(processes: &[u32]) {
+    for number in processes {
+        // Where that is not allowed, the peak is that of the whole life.
+        let _ = fs::write(format!("/proc/{number}/clear_refs"), "5");
+    }
+}

@@ -1,0 +1,162 @@
+//! What Weir wants to reach, and whether a run shows that it does: ratios of medians within the run, or figures.
+
+use std::fmt::Write as _;
+
+use crate::results::Results;
+
+/// A goal, and what a run says of it.
+pub(crate) struct Goal {
+    pub(crate) what: String,
+    /// The least or the most that it may be.
+    bound: Bound,
+    /// Nothing where it was not measured, or something about it was wrong.
+    pub(crate) is: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Goal {
+    /// By how many percent it is missed; nothing, if it is reached or was not measured.
+    pub(crate) fn missed_by(&self) -> Option<f64> {
+        let is = self.is?;
+        let (missed, bound) = match self.bound {
+            Bound::AtLeast(bound) => (bound - is, bound),
+            Bound::AtMost(bound) => (is - bound, bound),
+        };
+        (missed > 0.0).then_some(missed / bound * 100.0)
+    }
+}
+
+/// All goals, against these results.
+pub(crate) fn checked(results: &Results) -> Vec<Goal> {
+    use Bound::{AtLeast, AtMost};
+    let median =
+        |workload: &str, subject: &str, figure: &str| results.median(workload, subject, figure);
+    let mut goals = Vec::new();
+    let mut add = |what: String, bound, is| goals.push(Goal { what, bound, is });
+    let ratio = |workload: &str, figure: &str, of: &str, to: &str| {
+        Some(median(workload, of, figure)? / median(workload, to, figure)?)
+    };
+    for ask in ["get-1k", "call-1k"] {
+        for era in ["modern", "legacy"] {
+            for connections in [32, 256] {
+                let name = format!("{ask}-{era}-{connections}");
+                let is = |figure, of, to| ratio(&name, figure, of, to);
+                add(
+                    format!("{name}: throughput to nginx"),
+                    AtLeast(0.9),
+                    is("per_s", "weir", "nginx"),
+                );
+                add(format!("{name}: CPU to nginx"), AtMost(1.3), is("cpu_us", "weir", "nginx"));
+                add(format!("{name}: p99 to nginx"), AtMost(1.3), is("p99_us", "weir", "nginx"));
+                let policy = is("per_s", "weir-policy", "nginx");
+                add(format!("{name}: throughput with policy to nginx"), AtLeast(0.8), policy);
+                add(
+                    format!("{name}: throughput to hyper"),
+                    AtLeast(0.95),
+                    is("per_s", "weir", "hyper"),
+                );
+            }
+            let name = format!("{ask}-{era}-1");
+            let p50 = |subject| median(&name, subject, "p50_us");
+            let added = || {
+                let direct = p50("direct")?;
+                Some((p50("weir")? - direct) / (p50("nginx")? - direct))
+            };
+            add(format!("{name}: added p50 to what nginx adds"), AtMost(1.3), added());
+        }
+    }
+    for name in ["mixed-legacy-modern", "mixed-modern-legacy"] {
+        let is = ratio(name, "per_s", "weir", "nginx");
+        add(format!("{name}: throughput to nginx"), AtLeast(0.7), is);
+    }
+    let is = ratio("call-1m", "per_s", "weir", "nginx");
+    add("call-1m: throughput to nginx".into(), AtLeast(0.95), is);
+    let peak = |name| median(name, "weir", "peak_mib");
+    let is = peak("call-1m").zip(peak("call-256k")).map(|(large, small)| large / small);
+    // Four times the size: a tenth more is what an allocator makes of it.
+    add("call-1m: peak memory to that of call-256k".into(), AtMost(1.1), is);
+    let is = ratio("list-one", "per_s", "weir", "direct");
+    add("list-one: throughput to direct".into(), AtLeast(0.9), is);
+    let is = ratio("list-200", "per_s", "weir", "nginx");
+    add("list-200: throughput to nginx".into(), AtLeast(1.0), is);
+    add("stdio-32: CPU µs a call".into(), AtMost(20.0), median("stdio-32", "weir", "cpu_us"));
+    add("fanout-200: all told, ms".into(), AtMost(4.0), median("fanout-200", "weir", "told_ms"));
+    let is = median("fanout-10000", "weir", "told_ms");
+    add("fanout-10000: all told, ms".into(), AtMost(1_000.0), is);
+    let is = median("fanout-10000", "weir", "kib_each");
+    add("fanout-10000: KiB a stream".into(), AtMost(16.0), is);
+    add("memory: idle, MiB".into(), AtMost(15.0), median("memory", "weir", "idle_mib"));
+    let is = median("memory", "weir", "with_256_mib");
+    add("memory: with 256 connections, MiB".into(), AtMost(40.0), is);
+    add(
+        "start: to the first list, ms".into(),
+        AtMost(40.0),
+        median("start", "weir", "first_list_ms"),
+    );
+    for (of, to) in [
+        ("100 servers, 100 items", "1 server, 100 items"),
+        ("100 servers, 100 000 items", "1 server, 100 items"),
+        ("1 server, 1 000 roles", "1 server, 1 role"),
+    ] {
+        // Flat: within what caches and turns make of it.
+        add(format!("growth: CPU, {of} to {to}"), AtMost(1.1), ratio("growth", "cpu_us", of, to));
+    }
+    goals
+}
+
+/// Those that were measured, as a table.
+pub(crate) fn table(results: &Results) -> String {
+    let goals = checked(results);
+    let mut text = "| goal | wanted | is | |\n|---|---:|---:|---|\n".to_owned();
+    for goal in goals.iter().filter(|goal| goal.is.is_some()) {
+        let Goal { what, bound, is } = goal;
+        let wanted = match bound {
+            Bound::AtLeast(bound) => format!("≥ {bound}"),
+            Bound::AtMost(bound) => format!("≤ {bound}"),
+        };
+        let verdict =
+            goal.missed_by().map_or("reached".to_owned(), |by| format!("missed by {by:.0} %"));
+        let _ = writeln!(text, "| {what} | {wanted} | {:.2} | {verdict} |", is.unwrap_or(f64::NAN));
+    }
+    let without = goals.iter().filter(|goal| goal.is.is_none()).count();
+    if without > 0 {
+        let _ =
+            writeln!(text, "\n{without} further goals were not measured in this run, or failed.");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ratio_of(ours: f64, wrong: bool) -> Goal {
+        let mut results = Results::default();
+        for turn in [0.0, 1.0, 50.0] {
+            results.note("call-1m", "weir", "per_s", ours + turn);
+            results.note("call-1m", "nginx", "per_s", 100.0 + turn);
+        }
+        if wrong {
+            results.fail("call-1m", "weir", "a reply was wrong");
+        }
+        let goals = checked(&results);
+        goals.into_iter().find(|goal| goal.what == "call-1m: throughput to nginx").expect("a goal")
+    }
+
+    #[test]
+    fn a_goal_is_judged_by_medians() {
+        assert_eq!(ratio_of(100.0, false).is, Some(1.0));
+        assert_eq!(ratio_of(100.0, false).missed_by(), None);
+        assert!(ratio_of(50.0, false).missed_by().is_some_and(|by| (40.0..60.0).contains(&by)));
+    }
+
+    #[test]
+    fn what_failed_reaches_no_goal() {
+        assert!(ratio_of(100.0, true).is.is_none());
+    }
+}

@@ -1,0 +1,172 @@
+//! Who stands between the load and the fixture: nobody, nginx, Weir, the floor, and two gateways written in Python.
+//!
+//! Each is started anew for each group of workloads, on a port of its own, and answers for itself: it is ready when it lists
+//! all that the fixture has.
+//!
+//! Knows nothing of: what it will be asked.
+
+mod others;
+mod weir;
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub(crate) use others::Fixture;
+pub(crate) use weir::{Policy, Setup, start as start_weir};
+
+use crate::load::peer::{Era, Peer};
+use crate::process::{self, Process};
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum Subject {
+    /// Nobody in between
+    Direct,
+    /// nginx, with the nginx.conf beside this
+    Nginx,
+    /// Weir as it comes: guard on, metrics on; nobody needs a key
+    Weir,
+    /// Weir with keys, roles, two limits and an audit log
+    WeirPolicy,
+    /// hyper forwarding, and nothing else
+    Hyper,
+    /// FastMCP's proxy
+    Fastmcp,
+    /// ContextForge
+    Contextforge,
+}
+
+impl Subject {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Direct,
+        Self::Nginx,
+        Self::Weir,
+        Self::WeirPolicy,
+        Self::Hyper,
+        Self::Fastmcp,
+        Self::Contextforge,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Nginx => "nginx",
+            Self::Weir => "weir",
+            Self::WeirPolicy => "weir-policy",
+            Self::Hyper => "hyper",
+            Self::Fastmcp => "fastmcp",
+            Self::Contextforge => "contextforge",
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// Where the programs are.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    pub(crate) weir: PathBuf,
+    /// nginx and the virtual environments, made by `./dev`.
+    pub(crate) parts: PathBuf,
+    /// nginx.conf and the two that start Python gateways.
+    pub(crate) gateways: PathBuf,
+}
+
+/// One that runs.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) path: String,
+    /// The keys that it knows; each client shows one.
+    pub(crate) keys: Vec<String>,
+    /// Nobody, where it is the fixture itself.
+    process: Option<Process>,
+    errors: PathBuf,
+}
+
+impl Running {
+    /// What a client of this number sees.
+    pub(crate) fn peer(&self, number: usize, era: Era) -> Peer {
+        let key = (!self.keys.is_empty()).then(|| self.keys[number % self.keys.len()].clone());
+        Peer::new(self.address, &self.path, key, era)
+    }
+
+    /// Its processes.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.process.as_ref().map(|process| process::tree(process.number())).unwrap_or_default()
+    }
+
+    /// Waits until it lists so many prompts and leaves nobody out.
+    pub(crate) async fn lists(&mut self, prompts: usize, era: Era) -> io::Result<()> {
+        let begin = Instant::now();
+        loop {
+            let found = tokio::time::timeout(STARTUP, async {
+                let mut peer = self.peer(0, era);
+                peer.open().await?;
+                peer.walk("prompts/list").await
+            });
+            let because = match found.await {
+                Ok(Ok(pages)) => {
+                    let count: usize = pages.iter().map(|page| page.names.len()).sum();
+                    if count == prompts && !pages.iter().any(|page| page.is_partial) {
+                        return Ok(());
+                    }
+                    format!("it lists {count} prompts instead of {prompts}")
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "it does not answer".to_owned(),
+            };
+            let lives = self.process.as_mut().is_none_or(Process::lives);
+            if !lives || begin.elapsed() > STARTUP {
+                let said = std::fs::read_to_string(&self.errors).unwrap_or_default();
+                let said: Vec<_> = said.lines().rev().take(3).collect();
+                let ended = if lives { "" } else { " (it ended)" };
+                return Err(io::Error::other(format!("{because}{ended}: {}", said.join(" / "))));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Starts one in front of these servers; what it leaves behind goes into the folder.
+pub(crate) async fn start(
+    subject: Subject,
+    programs: &Programs,
+    setup: &Setup<'_>,
+    folder: &Path,
+) -> io::Result<Running> {
+    let folder = folder.join(subject.name());
+    std::fs::create_dir_all(&folder)?;
+    let to = setup.upstreams.first().copied();
+    let first = || to.ok_or_else(|| io::Error::other("there is no server behind it"));
+    match subject {
+        Subject::Direct => Ok(running(first()?, None, &folder)),
+        Subject::Nginx => others::nginx(programs, first()?, &folder),
+        Subject::Hyper => others::floor(first()?, &folder),
+        Subject::Fastmcp => others::fastmcp(programs, first()?, &folder),
+        Subject::Contextforge => others::contextforge(programs, first()?, &folder).await,
+        Subject::Weir => weir::start(programs, setup, &folder),
+        Subject::WeirPolicy => {
+            weir::start(programs, &Setup { policy: Policy::Full { roles: 8 }, ..*setup }, &folder)
+        }
+    }
+}
+
+fn running(address: SocketAddr, process: Option<Process>, folder: &Path) -> Running {
+    let errors = folder.join("errors");
+    Running { address, path: "/mcp".into(), keys: Vec::new(), process, errors }
+}
+
+/// An address on which nobody listens.
+fn free_address() -> io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
+/// How long any of them may take to be ready.
+const STARTUP: Duration = Duration::from_secs(60);

@@ -1,0 +1,137 @@
+//! Weir: as it comes, with all of its policy on, and in front of many servers.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use super::others::fixture_arguments;
+use super::{Programs, Running, free_address, running};
+use crate::fixture;
+use crate::load::peer::Era;
+use crate::process::Process;
+
+/// What stands behind it, and what it decides.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup<'a> {
+    /// Servers over HTTP.
+    pub(crate) upstreams: &'a [SocketAddr],
+    /// One over stdio, instead.
+    pub(crate) stdio: Option<&'a fixture::Settings>,
+    /// Which era it speaks with them.
+    pub(crate) era: Era,
+    pub(crate) policy: Policy,
+    /// Items on a page.
+    pub(crate) page: usize,
+    /// Streams that one client may have open.
+    pub(crate) streams: usize,
+}
+
+impl<'a> Setup<'a> {
+    /// As it comes, in front of these.
+    pub(crate) fn of(upstreams: &'a [SocketAddr], era: Era) -> Self {
+        Self { upstreams, stdio: None, era, policy: Policy::None, page: 200, streams: 8 }
+    }
+}
+
+/// What is decided about clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// Nothing: everybody may use everything.
+    None,
+    /// Keys with so many roles, two limits, and an audit log.
+    Full { roles: usize },
+}
+
+/// How many keys there are: 256 connections are more than one client may have calls under way.
+const KEYS: usize = 32;
+
+pub(crate) fn start(programs: &Programs, setup: &Setup<'_>, folder: &Path) -> io::Result<Running> {
+    std::fs::create_dir_all(folder)?;
+    let address = free_address()?;
+    let keys = match setup.policy {
+        Policy::None => Vec::new(),
+        Policy::Full { .. } => (0..KEYS).map(key).collect(),
+    };
+    let file = folder.join("weir.toml");
+    std::fs::write(&file, configuration(setup, address, &keys, folder)?)?;
+    let mut command = Command::new(&programs.weir);
+    command.arg("serve").arg("--config").arg(file).current_dir(folder);
+    let process = Process::start(command, &folder.join("errors"))?;
+    Ok(Running { keys, ..running(address, Some(process), folder) })
+}
+
+fn configuration(
+    setup: &Setup<'_>,
+    address: SocketAddr,
+    keys: &[String],
+    folder: &Path,
+) -> io::Result<String> {
+    let folder = folder.display();
+    let streams = setup.streams;
+    let mut text = format!(
+        "[server]\nlisten = \"{address}\"\nper_client = {{ streams = {streams} }}\nmax_connections = 12000\n\
+         [protocol]\npage_size = {}\n[state]\ndir = \"{folder}/state\"\ncatalog = false\n[admin]\nenabled = false\n[log]\nlevel = \"warn\"\n",
+        setup.page
+    );
+    let era = setup.era.name();
+    // A name is one server's, so that the items of one are found in their order.
+    for (number, upstream) in setup.upstreams.iter().enumerate() {
+        let _ = write!(
+            text,
+            "[upstreams.up{number}]\nera = \"{era}\"\nurl = \"http://{upstream}/mcp\"\n"
+        );
+    }
+    if let Some(settings) = setup.stdio {
+        let program = std::env::current_exe()?;
+        let arguments = serde_json::to_string(&fixture_arguments(settings))?;
+        let _ = write!(
+            text,
+            "[upstreams.up0]\nera = \"{era}\"\ncommand = {:?}\nargs = {arguments}\n",
+            program.display().to_string()
+        );
+    }
+    if let Policy::Full { roles } = setup.policy {
+        let _ = write!(
+            text,
+            "[audit]\nenabled = true\npath = \"{folder}/audit.jsonl\"\n[auth]\nmode = \"required\"\n\
+             [[limits]]\nper = \"client\"\nrate = \"1000000/s\"\n\
+             [[limits]]\nper = \"client\"\nmethod = [\"prompts/get\", \"tools/call\"]\nmatch = \"up0/*\"\nconcurrency = 64\n"
+        );
+        for role in 0..roles {
+            let rules = format!("allow = [\"*/*\"], deny = [\"*/secret*\", \"*/-{role}-*\"]");
+            let _ =
+                write!(text, "[roles.r{role}]\nprompts = {{ {rules} }}\ntools = {{ {rules} }}\n");
+        }
+        for (number, key) in keys.iter().enumerate() {
+            let hash = Sha256::digest(key);
+            let hash = hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let role = number % roles;
+            let _ = write!(
+                text,
+                "[clients.c{number}]\nrole = \"r{role}\"\nkey_sha256 = [\"{hash}\"]\n"
+            );
+        }
+    } else {
+        text.push_str("[auth]\nmode = \"anonymous\"\n");
+    }
+    Ok(text)
+}
+
+/// A key of Weir's own form, with its check digits: any other would be refused before it is looked up.
+fn key(who: usize) -> String {
+    let body = format!("weir_{who:043}");
+    let step = |crc: u32, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
+    let fold = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), step);
+    let mut rest = !body.as_bytes().iter().fold(!0, fold);
+    let digits = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut check = [b'0'; 6];
+    for digit in check.iter_mut().rev() {
+        *digit = digits[(rest % 62) as usize];
+        rest /= 62;
+    }
+    format!("{body}_{}", String::from_utf8_lossy(&check))
+}

@@ -1,0 +1,238 @@
+//! `weir top` on a real terminal: what stands there at any size, and that it is as it was before once it ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use super::operating::Served;
+
+/// A terminal, and the program that runs on it.
+struct Terminal {
+    ours: File,
+    theirs: File,
+    screen: Arc<Mutex<vt100::Parser>>,
+    program: Child,
+}
+
+impl Terminal {
+    /// Starts a command as the one that has the terminal.
+    fn start(command: &Command, rows: u16, columns: u16) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("its other end");
+        let path = ptsname(&ours, Vec::new()).expect("it has a name").into_string().expect("text");
+        let not_ours = i32::try_from(OpenptFlags::NOCTTY.bits()).expect("a flag");
+        let open = || OpenOptions::new().read(true).write(true).custom_flags(not_ours).open(&path);
+        let (ours, theirs) = (File::from(ours), open().expect("it opens"));
+        let end = || Stdio::from(theirs.try_clone().expect("a copy"));
+        let mut leader = Command::new("setsid");
+        leader.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        leader.stdin(end()).stdout(end()).stderr(end());
+        leader.current_dir(command.get_current_dir().expect("a folder"));
+        leader.env("TERM", "xterm").env_remove("NO_COLOR");
+        for (name, value) in command.get_envs() {
+            leader.env(name, value.expect("it is set"));
+        }
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(some(rows), some(columns), 0)));
+        tcsetwinsize(&ours, size(rows, columns)).expect("it has a size");
+        let program = leader.spawn().expect("it starts");
+        let (mut output, seen) = (ours.try_clone().expect("a copy"), Arc::clone(&screen));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                seen.lock().expect("nobody panics here").process(&bytes[..count]);
+            }
+        });
+        Self { ours, theirs, screen, program }
+    }
+
+    fn resize(&self, rows: u16, columns: u16) {
+        self.screen
+            .lock()
+            .expect("nobody panics here")
+            .screen_mut()
+            .set_size(some(rows), some(columns));
+        tcsetwinsize(&self.ours, size(rows, columns)).expect("it has a size");
+    }
+
+    fn press(&mut self, keys: &[u8]) {
+        self.ours.write_all(keys).expect("it listens");
+    }
+
+    /// Waits until this is so of what is on the screen, and returns it.
+    fn wait_for(&self, expected: impl Fn(&vt100::Screen, &str) -> bool) -> String {
+        let start = Instant::now();
+        loop {
+            let parser = self.screen.lock().expect("nobody panics here");
+            let text = parser.screen().contents();
+            if expected(parser.screen(), &text) {
+                return text;
+            }
+            drop(parser);
+            assert!(start.elapsed() < Duration::from_secs(20), "{text}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the terminal takes lines and shows what is typed, on its own screen, with a cursor.
+    fn is_as_before(&self) -> bool {
+        let modes = tcgetattr(&self.theirs).expect("a terminal").local_modes;
+        let is_cooked = modes.contains(LocalModes::ICANON | LocalModes::ECHO);
+        let parser = self.screen.lock().expect("nobody panics here");
+        is_cooked && !parser.screen().alternate_screen() && !parser.screen().hide_cursor()
+    }
+
+    fn ends_with(&mut self, code: i32) {
+        assert_eq!(self.program.wait().expect("it ends").code(), Some(code));
+        let start = Instant::now();
+        // What it wrote last may be on its way.
+        while !self.is_as_before() {
+            assert!(start.elapsed() < Duration::from_secs(20), "the terminal is left as it was");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+fn some(number: u16) -> NonZero<u16> {
+    NonZero::new(number).expect("it is not 0")
+}
+
+fn size(rows: u16, columns: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+const FLEET: &str = "[upstreams.house]\nprompts_dir = \"prompts\"\n\
+    [upstreams.gone-and-with-a-rather-long-name]\nurl = \"http://127.0.0.1:1/mcp\"\n";
+
+fn served() -> Served {
+    Served::start_in(FLEET, |_| {})
+}
+
+fn top(served: &Served) -> Command {
+    let mut command = super::program();
+    command.arg("top").current_dir(served.folder.path());
+    command
+}
+
+#[test]
+fn top_tells_what_is_wrong_on_a_terminal_of_any_size() {
+    let served = served();
+    let mut terminal = Terminal::start(&top(&served), 24, 80);
+    let tells = |text: &str| text.contains("gone-and-with-a-rather-long-name  down for");
+    let text = terminal.wait_for(|screen, text| screen.alternate_screen() && tells(text));
+    assert!(text.starts_with("weir ") && text.contains("q ends"), "{text}");
+    assert!(text.lines().count() <= 24 && text.contains("refused"), "{text}");
+    for (rows, columns) in [(50, 200), (10, 40), (5, 20), (24, 80)] {
+        terminal.resize(rows, columns);
+        let is_drawn = |text: &str| match columns {
+            200 => text.contains("Connection refused (os error 111); again in"),
+            80 => text.contains("err/s"),
+            _ => text.lines().next().is_some_and(|line| line.starts_with("weir ")),
+        };
+        let text = terminal.wait_for(|_, text| is_drawn(text));
+        assert!(text.lines().count() <= rows.into(), "{columns}x{rows}:\n{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= columns.into()), "{text}");
+    }
+    terminal.press(b"x");
+    terminal.press(b"q");
+    terminal.ends_with(0);
+}
+
+#[test]
+fn top_ends_at_once_by_any_way_out_and_leaves_the_terminal_as_it_was() {
+    let served = served();
+    for way in [&b"q"[..], b"Q", b"\x03", b"\x04"] {
+        let mut terminal = Terminal::start(&top(&served), 24, 80);
+        terminal.wait_for(|screen, text| screen.alternate_screen() && text.contains("house"));
+        assert!(!terminal.is_as_before());
+        terminal.press(way);
+        terminal.ends_with(0);
+    }
+    let mut terminal = Terminal::start(&top(&served), 24, 80);
+    terminal.wait_for(|screen, text| screen.alternate_screen() && text.contains("house"));
+    kill_process(Pid::from_child(&terminal.program), Signal::TERM).expect("it runs");
+    terminal.ends_with(0);
+}
+
+#[test]
+fn top_gives_the_terminal_back_while_it_is_suspended() {
+    let served = served();
+    let mut terminal = Terminal::start(&top(&served), 24, 80);
+    terminal.wait_for(|screen, text| screen.alternate_screen() && text.contains("house"));
+    terminal.press(b"\x1a");
+    terminal.wait_for(|screen, _| !screen.alternate_screen() && !screen.hide_cursor());
+    let stat = format!("/proc/{}/stat", terminal.program.id());
+    let start = Instant::now();
+    while !std::fs::read_to_string(&stat).expect("it is there").contains(") T ") {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is not suspended");
+    }
+    assert!(terminal.is_as_before());
+    kill_process(Pid::from_child(&terminal.program), Signal::CONT).expect("it is there");
+    terminal.wait_for(|screen, text| screen.alternate_screen() && text.contains("house"));
+    terminal.press(b"q");
+    terminal.ends_with(0);
+}
+
+#[test]
+fn top_outlives_the_weir_that_it_shows_and_goes_on_with_the_next() {
+    let served = served();
+    let mut terminal = Terminal::start(&top(&served), 24, 80);
+    terminal.wait_for(|screen, text| screen.alternate_screen() && text.contains("house"));
+    let mut silent = String::new();
+    let served = served.again(|_| {
+        silent = terminal.wait_for(|_, text| text.contains("no answer"));
+    });
+    assert!(silent.contains("house") && silent.contains("seen last"), "{silent}");
+    terminal.wait_for(|_, text| !text.contains("no answer") && text.contains("house"));
+    drop(served);
+    terminal.wait_for(|_, text| text.contains("no answer"));
+    terminal.press(b"q");
+    terminal.ends_with(0);
+}
+
+#[test]
+fn top_has_colors_where_they_are_wanted_and_says_the_same_without() {
+    let served = served();
+    let is_colored = |screen: &vt100::Screen| {
+        let (rows, columns) = screen.size();
+        let (rows, columns) = (rows.get(), columns.get());
+        let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+        cells.into_iter().any(|(row, column)| {
+            screen.cell(row, column).is_some_and(|cell| cell.fgcolor() != vt100::Color::Default)
+        })
+    };
+    for (wanted, name, value) in [(true, "COLUMNS", "80"), (false, "NO_COLOR", "1")] {
+        let mut command = top(&served);
+        command.env(name, value);
+        let terminal = Terminal::start(&command, 24, 80);
+        terminal.wait_for(|screen, text| {
+            text.contains("down for") && text.contains("ready") && is_colored(screen) == wanted
+        });
+    }
+    // No place on it can be named: one sample, as into a pipe.
+    let mut command = top(&served);
+    command.env("TERM", "dumb");
+    let mut terminal = Terminal::start(&command, 24, 80);
+    terminal.ends_with(0);
+    let text = terminal.wait_for(|_, text| text.contains("err/s"));
+    assert!(text.contains("weir "), "{text}");
+
+    let output = top(&served).output().expect("it runs");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success() && !text.contains('\u{1b}'), "{text}");
+    assert!(text.contains("Connection refused (os error 111)"), "nothing is cut: {text}");
+}
