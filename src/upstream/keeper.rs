@@ -13,7 +13,7 @@
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
-use std::thread::sleep;
+use std::thread::park_timeout;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal as Heard};
@@ -117,7 +117,8 @@ fn end_all(child: Pid) -> Option<WaitStatus> {
         if Instant::now() > until {
             return status;
         }
-        sleep(LOOK);
+        // Nobody wakes it: it is the pause alone.
+        park_timeout(LOOK);
     }
 }
 

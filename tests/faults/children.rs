@@ -209,6 +209,75 @@ async fn f25_what_a_child_has_started_ends_with_it() {
     }
 }
 
+/// Two that have left the group, one of them without a parent and without the environment, and two that have not.
+fn scattered() -> serde_json::Value {
+    json!({ "start": { "descendants": ["session", "daemon", "child", "orphan"] } })
+}
+
+/// Waits until all of the lab's servers have begun all of theirs.
+async fn all_have_begun(lab: &Lab) {
+    until("all have begun", || lab.evils().iter().all(|evil| evil.processes().len() == 5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f26_what_has_left_its_process_group_ends_with_its_child_and_nobody_elses_does() {
+    let _turn = beside_others().await;
+    let mut slowest = Duration::ZERO;
+    for _ in 0..if by_night() { 100 } else { 5 } {
+        let lab = Lab::new().stdio("a", scattered()).stdio("b", scattered());
+        let weir = lab.serve_all(QUICK).await;
+        all_have_begun(&lab).await;
+        let (first, others) = (lab.evil("a").processes(), lab.evil("b").processes());
+        assert!(!weir.call("a", json!({ "exit": 1 })).await.0.is_result());
+        let ended = until("it has ended", || !runs(first[0])).await;
+        let swept =
+            until("nothing of it is left", || !first.iter().any(|process| runs(*process))).await;
+        slowest = slowest.max(ended + swept);
+        // Those of its next life, and those of others, are none of them.
+        weir.lists("a").await;
+        assert!(others.iter().all(|process| runs(*process)));
+        assert_eq!(lab.evil("b").processes(), others);
+        // Nobody has to wait for any of them.
+        assert!(!first.iter().any(|process| crate::lab::weir::state_of(*process).is_some()));
+        assert_eq!(weir.occupied().zombies, 0);
+        weir.stop().await;
+        assert_eq!(survivors(&lab), [0; 0]);
+    }
+    eprintln!("F-26: all gone within {slowest:?} of the error");
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+}
+
+#[tokio::test]
+async fn f26_what_has_left_its_process_group_ends_with_a_child_that_has_to_be_killed() {
+    let _turn = beside_others().await;
+    let mut script = scattered();
+    script["ignores_eof"] = true.into();
+    let lab = Lab::new().stubborn("a", script);
+    let weir = lab.serve_all("").await;
+    all_have_begun(&lab).await;
+    let took = weir.stop().await;
+    assert!((Duration::from_secs(5)..Duration::from_millis(6_500)).contains(&took), "{took:?}");
+    assert_eq!(survivors(&lab), [0; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f26_f27_what_has_left_its_process_group_ends_with_weir_even_if_it_is_killed() {
+    let _turn = beside_others().await;
+    let mut slowest = Duration::ZERO;
+    for _ in 0..if by_night() { 100 } else { 3 } {
+        let mut script = scattered();
+        script["ignores_eof"] = true.into();
+        let lab = Lab::new().stubborn("a", script.clone()).stdio("b", script);
+        let mut weir = lab.serve_all("").await;
+        all_have_begun(&lab).await;
+        weir.signal(rustix::process::Signal::KILL);
+        assert_eq!(weir.ended().await, None);
+        slowest = slowest.max(until("all are gone", || survivors(&lab).is_empty()).await);
+    }
+    eprintln!("F-26: all gone {slowest:?} after Weir");
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+}
+
 // === F-28 to F-34, F-36: pipes ===
 
 #[tokio::test]
@@ -235,6 +304,42 @@ async fn f28_a_child_that_never_reads_costs_its_own_calls_only() {
         assert!(others.iter().all(|(outcome, _)| outcome.is_result()));
         eprintln!("F-28: slowest call to the other {slowest:?}");
         assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    });
+    assert!(!first.0.is_result());
+    weir.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f28_what_waits_for_a_child_that_never_reads_is_bounded_and_the_rest_is_told_within_a_second()
+ {
+    let _turn = beside_others().await;
+    let mut lab = Lab::new().stdio("deaf", json!({})).stdio("fine", json!({}));
+    lab.evil_mut("deaf").extra = "limits.concurrency = 400\ntimeouts.call = \"12s\"".into();
+    let weir = lab.serve_all("[server.per_client]\ncalls = 1000\n").await;
+    let (first, ()) = tokio::join!(weir.call("deaf", json!({ "deaf": true })), async {
+        until("it has gone deaf", || !lab.evil("deaf").executions().is_empty()).await;
+        // The first does not fit into the pipe, so those behind it wait; by then it is on its way.
+        let plug = weir.call("deaf", json!({ "text": "x".repeat(100_000) }));
+        let behind = async {
+            for _ in 0..20 {
+                assert!(weir.call("fine", json!({})).await.0.is_result());
+            }
+            let calls = join_all((0..120).map(|_| weir.call("deaf", json!({})))).await;
+            assert!(weir.call("fine", json!({})).await.0.is_result());
+            calls
+        };
+        let (plug, calls) = tokio::join!(plug, behind);
+        assert_eq!(plug.0.code(), 5040, "{plug:?}");
+        let (told, waited): (Vec<_>, Vec<_>) =
+            calls.into_iter().partition(|(outcome, _)| outcome.code() == 5030);
+        let slowest = told.iter().map(|(_, took)| *took).max().unwrap();
+        eprintln!("F-28: {} refused, the slowest after {slowest:?}", told.len());
+        // To the call it is shown in memory.
+        assert!((63..=66).contains(&waited.len()), "{} wait", waited.len());
+        assert!(
+            slowest < Duration::from_millis(if cfg!(debug_assertions) { 6_000 } else { 1_250 })
+        );
+        assert!(waited.iter().all(|(outcome, _)| outcome.code() == 5040), "{waited:?}");
     });
     assert!(!first.0.is_result());
     weir.stop().await;

@@ -244,3 +244,41 @@ async fn weir_without_upstreams() -> u64 {
     weir.stop().await;
     resident
 }
+
+// === F-89: what another version has written ===
+
+#[tokio::test]
+async fn f89_what_another_version_has_written_is_refused_in_words_and_the_walk_begins_again() {
+    use base64::Engine;
+    use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+
+    let _turn = beside_others().await;
+    let lab = Lab::new().stdio("a", json!({ "more_tools": 9 }));
+    let weir = lab.serve_all("[protocol]\npage_size = 3\n").await;
+    for revision in [Revision::LEGACY, Revision::MODERN] {
+        let mut client = weir.client(revision).await;
+        let page = client.request("tools/list", json!({})).await.result();
+        let cursor = BASE64_URL_SAFE_NO_PAD.decode(page["nextCursor"].as_str().unwrap()).unwrap();
+        for version in 0..=u8::MAX {
+            // Of such a cursor no more is sure than that its first byte is the number of its form.
+            let other = [&[version], &cursor[1..]].concat();
+            let params = json!({ "cursor": BASE64_URL_SAFE_NO_PAD.encode(&other) });
+            let outcome = client.request("tools/list", params).await;
+            match version == cursor[0] {
+                true => assert!(outcome.is_result(), "{outcome:?}"),
+                false => assert_eq!(outcome.code(), -32602, "{version}: {outcome:?}"),
+            }
+        }
+        assert_eq!(client.tools().await.len(), 10);
+    }
+    // What a call waits under is a random number; another process has not got it.
+    let mut client = weir.client(Revision::MODERN).await;
+    let params = json!({
+        "name": "a__call", "arguments": { "nonce": "1" },
+        "requestState": "x".repeat(43), "inputResponses": {},
+    });
+    let outcome = client.request("tools/call", params).await;
+    assert_eq!(outcome.code(), -32602, "{outcome:?}");
+    assert!(lab.evil("a").executions().is_empty());
+    weir.stop().await;
+}

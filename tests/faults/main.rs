@@ -13,8 +13,10 @@ mod lab;
 
 mod blast;
 mod children;
+mod crowds;
 mod garbage;
 mod lists;
+mod machine;
 mod network;
 mod soak;
 mod tls;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::pair::{Pair, pair};
+use crate::json::Object;
 use crate::mcp::call::{Body, Call, Outcome};
 use crate::mcp::item::Flaw;
 use crate::mcp::kind::Kind;
@@ -672,6 +673,28 @@ async fn calls_beyond_the_limit_wait_a_second_and_no_longer() {
     peer.answer(&request, json!({ "its": "turn" })).await;
     assert_eq!(sixth.end().await.expect("a reply"), r#"{"its":"turn"}"#);
     for running in first {
+        running.0.abort();
+    }
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f28_behind_sixty_four_that_are_not_read_a_call_is_refused_after_a_second() {
+    let mut settings = settings(Over::Stdio);
+    settings.limits.concurrency = 400;
+    let (world, _peer) = World::opened(settings, Era::Modern).await;
+    // None of them fits into the pipe.
+    let large = || {
+        let text = format!(r#"{{"name":"t","arguments":{{"a":"{}"}}}}"#, "x".repeat(100_000));
+        let params = Object::parse(bytes::Bytes::from(text)).expect("params");
+        Call { params, ..call(LEGACY) }
+    };
+    let waiting: Vec<_> = (0..64).map(|_| Running::start(&world, large())).collect();
+    let start = Instant::now();
+    let error = Running::start(&world, large()).end().await.expect_err("nobody reads");
+    assert_eq!(error.to_string(), "not connected: it does not read what it is sent");
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+    for running in waiting {
         running.0.abort();
     }
     world.finish().await;

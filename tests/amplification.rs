@@ -1,0 +1,330 @@
+//! What one message may cost: memory held for it, and time of the processor beside a plain message of the same length (G11).
+//!
+//! What is measured is Weir's own readers, on one thread, and a connection at the door of a whole house. The inputs are
+//! those of `fuzz/corpus`, and what grows out of them and of the bytes that mean something to a reader: each repeated to a
+//! length at which the fixed cost of a message does not count, alone and as the parameters of a request. How long matching a
+//! URI with templates may take is bounded by its own steps (`catalog::template`), and is not measured here. It stands in
+//! a binary of its own, since its allocator counts for the whole process.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::hint::black_box;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hyper::Uri;
+use peak_alloc::PeakAlloc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::task::TaskTracker;
+use weir::app::App;
+use weir::catalog::Cursor;
+use weir::config::{Config, Options};
+use weir::event_stream::Reader;
+use weir::line::{Line, Lines};
+use weir::mcp::item::Item;
+use weir::mcp::kind::Kind;
+use weir::mcp::mirror::{Mirror, decode};
+use weir::rpc::Message;
+use weir::upstream::dial::{Child, Command, Dial, Stream};
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// How long the inputs are.
+const LENGTH: usize = if cfg!(debug_assertions) { 32 << 10 } else { 128 << 10 };
+
+/// What a message costs that holds next to nothing, in memory.
+const FIXED_BYTES: usize = 16 << 10;
+
+/// What reads bytes: its name, a folder of inputs, itself, and a plain input of a length.
+type Row = (&'static str, &'static str, fn(&[u8]), fn(usize) -> Vec<u8>);
+
+const READERS: [Row; 6] = [
+    ("a message", "f01_jsonrpc", message, plain_message),
+    ("lines", "f02_lines", lines, plain_lines),
+    ("events", "f03_events", events, plain_events),
+    ("a header", "f04_header_decoded", header, plain_text),
+    ("a cursor", "f06_tokens_of_our_own", cursor, plain_text),
+    ("a definition", "f09_definition", definition, plain_definition),
+];
+
+fn message(bytes: &[u8]) {
+    let _ = black_box(Message::parse(Bytes::copy_from_slice(bytes)));
+}
+
+/// As a child's lines are read: who writes a thousand that are no messages is ended.
+fn lines(bytes: &[u8]) {
+    let (mut lines, mut junk) = (Lines::new(4 << 20), 0);
+    for piece in bytes.chunks(8 << 10) {
+        lines.buffer().extend_from_slice(piece);
+        while let Some(line) = lines.next_line() {
+            if let Line::Whole(line) = line {
+                junk += usize::from(black_box(Message::parse(line)).is_err());
+            }
+            if junk > 1_000 {
+                return;
+            }
+        }
+    }
+}
+
+fn events(bytes: &[u8]) {
+    let mut reader = Reader::new(4 << 20);
+    for piece in bytes.chunks(8 << 10) {
+        for event in reader.feed(piece).expect("within the limit") {
+            let _ = black_box(Message::parse(event.data));
+        }
+    }
+}
+
+fn header(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        black_box(decode(text));
+    }
+}
+
+fn cursor(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = black_box(Cursor::parse(text, Kind::Tool));
+    }
+}
+
+fn definition(bytes: &[u8]) {
+    if let Ok(item) = Item::parse(Kind::Tool, Bytes::copy_from_slice(bytes)) {
+        let _ = black_box(Mirror::read(&item.definition));
+    }
+}
+
+/// A call as clients make them: some text in some members.
+fn plain_message(length: usize) -> Vec<u8> {
+    let block =
+        r#"{"type":"text","text":"The quick brown fox jumps over the lazy dog, and \"again\"."}"#;
+    let blocks = vec![block; length / block.len() + 1].join(",");
+    format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"t","arguments":{{"a":[{blocks}]}}}}}}"#
+    )
+    .into()
+}
+
+fn plain_lines(length: usize) -> Vec<u8> {
+    let line = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progress\":1}}\n";
+    line.repeat(length / line.len() + 1)
+}
+
+fn plain_events(length: usize) -> Vec<u8> {
+    let event = b"event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progress\":1}}\n\n";
+    event.repeat(length / event.len() + 1)
+}
+
+fn plain_text(length: usize) -> Vec<u8> {
+    b"resource-".repeat(length / 9 + 1)
+}
+
+fn plain_definition(length: usize) -> Vec<u8> {
+    let property = r#""p":{"type":"string","description":"What it is about."}"#;
+    let properties: Vec<_> =
+        (0..length / 60 + 1).map(|at| property.replacen('p', &format!("p{at}"), 1)).collect();
+    format!(
+        r#"{{"name":"t","inputSchema":{{"type":"object","properties":{{{}}}}}}}"#,
+        properties.join(",")
+    )
+    .into()
+}
+
+/// Inputs that are to be worse than a plain one.
+fn hostile(folder: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(folder);
+    let corpus = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
+    let bytes = [
+        "[",
+        "{",
+        "\"",
+        "\\",
+        ",",
+        ":",
+        "\n",
+        "\r",
+        " ",
+        "0",
+        "a",
+        "\u{e4}",
+        "[],",
+        "{},",
+        "\"\",",
+        "\\u0000",
+        "\"a\":{",
+        "data:\n",
+        "data: a\n\n",
+        "id: 7\n\n",
+        ":\n",
+        "{a}",
+        "%2e",
+        "=?base64?YQ==?=",
+    ];
+    let mut inputs = Vec::new();
+    for seed in corpus.chain(bytes.map(|text| text.as_bytes().to_vec())).filter(|it| !it.is_empty())
+    {
+        let grown = seed.repeat(LENGTH / seed.len() + 1);
+        let (head, tail) =
+            (&br#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":["#[..], &b"]}}"[..]);
+        let (name, end) = (&br#"{"name":"t","inputSchema":{"a":["#[..], &b"]}}"[..]);
+        inputs.extend([
+            seed.clone(),
+            [head, &grown, tail].concat(),
+            [name, &grown, end].concat(),
+            [head, &grown[..grown.len() - 1], tail].concat(),
+            grown,
+        ]);
+    }
+    inputs
+}
+
+/// How much more memory is held than before, at the most.
+fn held(work: impl FnOnce()) -> usize {
+    let before = MEMORY.current_usage();
+    MEMORY.reset_peak_usage();
+    work();
+    MEMORY.peak_usage().saturating_sub(before)
+}
+
+/// How much longer the one takes than the other, each at the least: whatever else the machine does comes on top. What looks
+/// bad is looked at more often.
+fn times_as_long(mut one: impl FnMut(), mut other: impl FnMut()) -> f64 {
+    let once = |work: &mut dyn FnMut()| {
+        let begin = Instant::now();
+        work();
+        begin.elapsed()
+    };
+    let (mut first, mut second) = (Duration::MAX, Duration::MAX);
+    for round in 0..60 {
+        if round >= 3 && first < second * 5 {
+            break;
+        }
+        first = first.min(once(&mut one));
+        second = second.min(once(&mut other).max(Duration::from_micros(20)));
+    }
+    first.as_secs_f64() / second.as_secs_f64()
+}
+
+fn shown(input: &[u8]) -> String {
+    input[..input.len().min(80)].escape_ascii().to_string()
+}
+
+// === The door ===
+
+/// Leads nowhere.
+struct Nowhere;
+
+impl Dial for Nowhere {
+    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        async { Err(io::ErrorKind::ConnectionRefused.into()) }.boxed()
+    }
+
+    fn spawn(&self, _: &Command) -> io::Result<Child> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+/// A request with this body.
+fn request(body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// What is held while each of these is said at the door of one house, on a connection of its own.
+fn held_at_the_door(inputs: &[Vec<u8>]) -> Vec<usize> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let text = "[upstreams.hub]\ncommand = \"hub\"\n";
+        let config = Config::parse(text, Path::new("weir.toml"), &Options::default());
+        let app = App::open(&config.unwrap_or_else(|report| panic!("{report}")), Arc::new(Nowhere));
+        let tasks = TaskTracker::new();
+        let mut all = Vec::new();
+        for input in inputs {
+            let (before, peer) =
+                (MEMORY.current_usage(), SocketAddr::from(([127, 0, 0, 1], 50_000)));
+            MEMORY.reset_peak_usage();
+            let (mut ours, theirs) = tokio::io::duplex(16 << 10);
+            let door = Arc::clone(app.door());
+            let serving =
+                tasks.spawn(weir::downstream::http::serve_connection(door, theirs, Some(peer)));
+            // It may have refused by then.
+            let _ = ours.write_all(input).await;
+            let mut answer = [0; 1024];
+            let hearing =
+                async { while ours.read(&mut answer).await.is_ok_and(|count| count > 0) {} };
+            // What is not answered is waited for as long as a body may take.
+            let _ = tokio::time::timeout(Duration::from_secs(3_600), hearing).await;
+            drop(ours);
+            serving.await.expect("it does not panic");
+            all.push(MEMORY.peak_usage().saturating_sub(before));
+        }
+        app.stop_doors();
+        app.drained().await;
+        app.close().await;
+        all
+    })
+}
+
+// One test, since what is counted is the whole process's.
+#[test]
+fn g11_no_input_costs_more_than_eight_times_its_length_nor_ten_times_the_time_of_a_plain_one() {
+    for (what, folder, read, plain) in READERS {
+        let inputs = hostile(folder);
+        let (mut memory, mut processor) = ((0.0, String::new()), (0.0, String::new()));
+        for input in &inputs {
+            let ratio =
+                held(|| read(input)).saturating_sub(FIXED_BYTES) as f64 / input.len() as f64;
+            if ratio > memory.0 {
+                memory = (ratio, shown(input));
+            }
+            if input.len() < LENGTH {
+                continue;
+            }
+            let plain = plain(input.len());
+            let ratio = times_as_long(|| read(input), || read(&plain));
+            if ratio > processor.0 {
+                processor = (ratio, shown(input));
+            }
+        }
+        eprintln!(
+            "G11: {what}, {} inputs: {:.2} of its length held ({}), {:.2} of the time ({})",
+            inputs.len(),
+            memory.0,
+            memory.1,
+            processor.0,
+            processor.1
+        );
+        assert!(memory.0 <= 8.0, "{what}: {memory:?}");
+        assert!(processor.0 <= 10.0, "{what}: {processor:?}");
+    }
+    let inputs: Vec<_> = hostile("f01_jsonrpc").iter().map(|body| request(body)).collect();
+    // What a house holds from its first connection on is not the second one's.
+    let usual = held_at_the_door(&[request(b"{}"), request(b"{}")])[1] + FIXED_BYTES;
+    let worst = held_at_the_door(&inputs).into_iter().zip(&inputs);
+    let worst =
+        worst.map(|(held, input)| (held.saturating_sub(usual) as f64 / input.len() as f64, input));
+    let worst = worst.max_by(|one, other| one.0.total_cmp(&other.0)).unwrap();
+    eprintln!(
+        "G11: the door, {} bodies: {:.2} of its length held, beside {usual} bytes",
+        inputs.len(),
+        worst.0
+    );
+    assert!(worst.0 <= 8.0, "the door: {:.2} for {}", worst.0, shown(worst.1));
+}
