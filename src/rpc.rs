@@ -50,6 +50,11 @@ impl Id {
         &self.0
     }
 
+    /// The same id, which does not keep the message in memory that it came in.
+    pub fn apart(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
+
     /// The number that this id is, if it is one that Weir could have minted.
     pub fn minted(&self) -> Option<u64> {
         std::str::from_utf8(&self.0).ok()?.parse().ok()

@@ -224,7 +224,11 @@ fn shown(input: &[u8]) -> String {
 struct Nowhere;
 
 impl Dial for Nowhere {
-    fn connect<'a>(&'a self, _: &'a Uri) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn connect<'a>(
+        &'a self,
+        _: &'a Uri,
+        _: Duration,
+    ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         async { Err(io::ErrorKind::ConnectionRefused.into()) }.boxed()
     }
 

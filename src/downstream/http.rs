@@ -113,7 +113,9 @@ where
     let service = service_fn(|request| {
         let gone = wire.clone().gone().boxed();
         let (doors, from) = (Arc::clone(&doors), from.clone());
-        endpoint::answer(doors, from, request, wire.busy(), gone).map(Ok::<_, Infallible>)
+        // Boxed: hyper keeps room for it for as long as the connection lives, and what a request takes is a
+        // hundred times what an idle stream needs of it.
+        endpoint::answer(doors, from, request, wire.busy(), gone).map(Ok::<_, Infallible>).boxed()
     });
     let connection = builder.serve_connection(TokioIo::new(wire.clone()), service);
     let ended = {

@@ -37,6 +37,20 @@ pub async fn introduction<R: AsyncRead + Unpin>(
     (caller, Cursor::new(text).chain(input))
 }
 
+/// What a client says of itself in `member`, to be kept for as long as it stays: a copy, so that the rest of the message
+/// is not kept with it. The error says what is wrong, for the client.
+pub(super) fn kept(params: &Object, member: &str) -> Result<Option<Bytes>, String> {
+    let Some(said) = params.get_object(member) else { return Ok(None) };
+    let said = said.to_bytes();
+    if said.len() > MAX_KEPT_BYTES {
+        return Err(format!("`{member}` may have {MAX_KEPT_BYTES} bytes at most"));
+    }
+    Ok(Some(Bytes::copy_from_slice(&said)))
+}
+
+/// How much of what a client says of itself is kept: room for an icon or two.
+const MAX_KEPT_BYTES: usize = 64 * 1024;
+
 fn declared(message: Bytes) -> Option<Caller> {
     let Ok(Message::Request(request)) = Message::parse(message) else { return None };
     let context = request.params.get_object("_meta").unwrap_or_default();

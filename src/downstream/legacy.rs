@@ -18,6 +18,7 @@ use super::beside::Beside;
 use super::calls::Calls;
 use super::encode;
 use super::era::Versions;
+use super::introduction;
 use super::meta;
 use super::questions::{Asking, Questions};
 use super::recording::concluded;
@@ -94,13 +95,15 @@ fn introduce(
     let revision = requested.or(versions.newest_legacy()).ok_or_else(|| {
         invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
     })?;
+    let kept = |member| introduction::kept(params, member).map_err(|text| invalid_params(&text));
+    let (info, declared) = (kept("clientInfo")?, kept("capabilities")?);
     let capabilities = params.get_object("capabilities").unwrap_or_default();
     let subscriptions = guest.subscriptions(&client.tasks);
     let peer = Peer {
         revision,
-        info: params.get_object("clientInfo").map(|info| info.to_bytes()),
+        info,
         abilities: Abilities::read(&capabilities).within(revision),
-        capabilities: capabilities.to_bytes(),
+        capabilities: declared.unwrap_or_else(|| capabilities.to_bytes()),
         client: client.owned_by(guest.owner()),
         logs: Wanted::undecided(),
         questions,

@@ -231,9 +231,13 @@ mod tests {
         fn one_value_has_one_digest(value in any::<f64>().prop_filter("finite", |it| it.is_finite())) {
             let plain = format!("{value}");
             let scientific = format!("{value:e}");
-            // Beyond 2⁵³ an integer that is written out is a text of its own.
-            prop_assume!(value.abs() < MAX_SAFE || plain.contains('.'));
-            prop_assert_eq!(number(&plain), number(&scientific));
+            if value.abs() < MAX_SAFE || plain.contains('.') {
+                prop_assert_eq!(number(&plain), number(&scientific));
+            } else {
+                // Beyond 2⁵³ an integer that is written out is a text of its own.
+                prop_assert_eq!(number(&plain), &*plain);
+                prop_assert_eq!(number(&scientific).parse::<f64>(), Ok(value));
+            }
             prop_assert_eq!(number(&plain).parse::<f64>(), Ok(value));
         }
     }

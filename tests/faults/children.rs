@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
 use crate::lab::weir::Weir;
-use crate::lab::{Lab, alone, beside_others, by_night, runs, until};
+use crate::lab::{Lab, alone, alone_by_night, beside_others, by_night, runs, until};
 
 /// So that a test need not wait for what is back at once.
 const QUICK: &str = "[defaults]\nretry = { backoff = \"20ms\", max_backoff = \"50ms\" }\n";
@@ -23,9 +23,9 @@ fn survivors(lab: &Lab) -> Vec<u32> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f20_a_crash_ends_its_calls_at_once_and_leaves_nothing_behind() {
-    let _turn = alone().await;
+    let _turn = alone_by_night().await;
     // Four ends each: a server that crashes more often in a minute is to be left alone for longer.
-    let (houses, upstreams) = if by_night() { (5, 50) } else { (1, 13) };
+    let (houses, upstreams) = (if by_night() { 20 } else { 1 }, 13);
     let mut slowest = Duration::ZERO;
     for _ in 0..houses {
         let mut lab = Lab::new();
@@ -114,7 +114,7 @@ async fn crash(weir: &Weir, evil: &crate::lab::evil::Evil, cycle: usize) -> Dura
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f21_a_flood_on_standard_error_is_drained_and_kept_short() {
-    let _turn = alone().await;
+    let _turn = alone_by_night().await;
     let bytes: u64 = if by_night() { 1 << 30 } else { 64 << 20 };
     let lab = Lab::new().stdio("loud", json!({})).stdio("calm", json!({}));
     let weir = lab.serve_all("").await;
@@ -181,31 +181,10 @@ async fn f24_a_child_that_ignores_signals_is_gone_after_five_seconds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f25_what_a_child_has_started_ends_with_it() {
     let _turn = beside_others().await;
-    let (rounds, upstreams) = if by_night() { (10, 100) } else { (4, 25) };
-    for round in 0..rounds {
-        let mut lab = Lab::new();
-        for number in 0..upstreams {
-            let script = json!({ "start": { "descendants": ["child", "orphan"] } });
-            lab = lab.stdio(&format!("u{number}"), script);
-        }
-        let weir = lab.serve_all(QUICK).await;
-        until("all have begun", || lab.evils().iter().all(|evil| evil.processes().len() == 3))
-            .await;
-        let first: Vec<_> = lab.evils().iter().flat_map(|evil| evil.processes()).collect();
-        // Half of the rounds end with Weir, half with the child.
-        if round % 2 == 0 {
-            weir.stop().await;
-            assert_eq!(survivors(&lab), [0; 0]);
-        } else {
-            let calls = lab.evils().iter().map(|evil| weir.call(&evil.name, json!({ "exit": 1 })));
-            join_all(calls).await;
-            until("nobody of the first lives is left", || {
-                !first.iter().any(|process| runs(*process))
-            })
-            .await;
-            weir.stop().await;
-            assert_eq!(survivors(&lab), [0; 0]);
-        }
+    let (rounds, upstreams) = if by_night() { (5, 100) } else { (2, 25) };
+    for _ in 0..rounds {
+        // Half of the lives end with Weir, half with the child; what one waits for the other need not wait for.
+        tokio::join!(end_of_descendants(upstreams, true), end_of_descendants(upstreams, false));
     }
 }
 
@@ -276,6 +255,26 @@ async fn f26_f27_what_has_left_its_process_group_ends_with_weir_even_if_it_is_ki
     }
     eprintln!("F-26: all gone {slowest:?} after Weir");
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+}
+
+/// Starts so many children with two descendants each, and ends them; nobody may be left.
+async fn end_of_descendants(upstreams: usize, with_weir: bool) {
+    let mut lab = Lab::new();
+    for number in 0..upstreams {
+        let script = json!({ "start": { "descendants": ["child", "orphan"] } });
+        lab = lab.stdio(&format!("u{number}"), script);
+    }
+    let weir = lab.serve_all(QUICK).await;
+    until("all have begun", || lab.evils().iter().all(|evil| evil.processes().len() == 3)).await;
+    let first: Vec<_> = lab.evils().iter().flat_map(|evil| evil.processes()).collect();
+    if !with_weir {
+        let calls = lab.evils().iter().map(|evil| weir.call(&evil.name, json!({ "exit": 1 })));
+        join_all(calls).await;
+        until("nobody of the first lives is left", || !first.iter().any(|process| runs(*process)))
+            .await;
+    }
+    weir.stop().await;
+    assert_eq!(survivors(&lab), [0; 0]);
 }
 
 // === F-28 to F-34, F-36: pipes ===
@@ -380,7 +379,7 @@ async fn f30_bytes_that_are_no_text_are_skipped_and_others_untouched() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f31_a_line_without_an_end_is_not_kept() {
-    let _turn = alone().await;
+    let _turn = alone_by_night().await;
     let bytes: u64 = if by_night() { 1 << 30 } else { 128 << 20 };
     let lab = Lab::new().stdio("a", json!({}));
     let weir = lab.serve_all("[defaults]\nlimits.max_message = \"1MiB\"\n").await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::lab::client::Revision;
 use crate::lab::weir::Weir;
-use crate::lab::{Lab, alone, beside_others, by_night, until};
+use crate::lab::{Lab, alone, alone_by_night, beside_others, by_night, until};
 
 const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 
@@ -48,7 +48,7 @@ async fn f40_f43_a_list_that_goes_round_in_circles_ends_after_three_pages_withou
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f41_a_list_without_an_end_ends_by_its_bounds() {
-    let _turn = alone().await;
+    let _turn = alone_by_night().await;
     let lab = Lab::new().stdio("endless", json!({ "walk": "endless" })).stdio("fine", json!({}));
     let weir = lab.serve("").await;
     weir.lists("fine").await;
@@ -183,7 +183,8 @@ async fn f50_a_server_that_announces_a_change_with_every_list_is_not_listed_for_
     let lab = fleet(&json!({ "restless": true })).await;
     let weir = lab.serve_all("").await;
     let begin = Instant::now();
-    let seconds = if by_night() { 600 } else { 5 };
+    // By night until the pause between two lists has become as long as it gets.
+    let seconds = if by_night() { 150 } else { 5 };
     let mut client = weir.client(Revision::MODERN).await;
     while begin.elapsed() < Duration::from_secs(seconds) {
         client.tools().await;
@@ -191,14 +192,14 @@ async fn f50_a_server_that_announces_a_change_with_every_list_is_not_listed_for_
     }
     let listed: Vec<_> = lab.evils().iter().map(|evil| evil.times("tools/list")).collect();
     eprintln!("F-50: {listed:?} lists in {seconds} s");
-    let most = if by_night() { 20 } else { 8 };
+    let most = if by_night() { 12 } else { 8 };
     assert!(listed.iter().all(|listed| *listed <= most), "{listed:?}");
     weir.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f51_all_who_listen_are_told_of_a_change() {
-    let _turn = alone().await;
+    let _turn = alone_by_night().await;
     let listeners = if by_night() { 100 } else { 30 };
     let lab = Lab::new().stdio("a", json!({}));
     let weir = lab.serve_all("").await;
@@ -216,7 +217,7 @@ async fn f51_all_who_listen_are_told_of_a_change() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f52_long_lists_of_many_upstreams_are_walked_quickly() {
-    let _turn = alone().await;
+    let _turn = alone_by_night().await;
     let each = if by_night() { 10_000 } else { 1_000 };
     let mut lab = Lab::new();
     for number in 0..10 {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
-use crate::lab::{Lab, alone, beside_others, by_night, until};
+use crate::lab::{Lab, alone_by_night, beside_others, by_night, until};
 
 /// A port at which nobody listens.
 fn nobody() -> String {
@@ -93,7 +93,8 @@ async fn f03_a_slow_server_is_waited_for_by_its_own_callers() {
 #[tokio::test]
 async fn f04_a_list_that_is_never_answered_is_left_out() {
     let _turn = beside_others().await;
-    for revision in ERAS {
+    // Each era by itself, at the same time.
+    join_all(ERAS.map(async |revision| {
         let script = json!({ "revision": revision, "on": { "tools/list": { "never": true } } });
         let lab = Lab::new().http("hung", script).await.http("fine", json!({})).await;
         let weir = lab.serve("[defaults]\ntimeouts.list = \"3s\"\n").await;
@@ -107,18 +108,19 @@ async fn f04_a_list_that_is_never_answered_is_left_out() {
         assert!(first < Duration::from_secs(6), "{first:?}");
         assert!(begin.elapsed() < Duration::from_millis(250), "{:?}", begin.elapsed());
         weir.stop().await;
-    }
+    }))
+    .await;
 }
 
 #[tokio::test]
 async fn f06_a_stream_that_hangs_after_progress_ends_its_call_in_time() {
     let _turn = beside_others().await;
-    for revision in ERAS {
+    join_all(ERAS.map(async |revision| {
         let mut lab = Lab::new().http("a", json!({ "revision": revision })).await;
         lab.evil_mut("a").extra = "timeouts.call = \"1s\"".into();
         let weir = lab.serve_all("").await;
         // Comments keep a connection, not a call.
-        for comments in [20, 100_000] {
+        join_all([20, 100_000].map(async |comments| {
             let fault = json!({ "progress": 2, "comments_ms": comments });
             let mut client = weir.client(Revision::MODERN).await;
             let begin = Instant::now();
@@ -134,13 +136,15 @@ async fn f06_a_stream_that_hangs_after_progress_ends_its_call_in_time() {
                 (Duration::from_millis(950)..Duration::from_secs(2)).contains(&took),
                 "{took:?}"
             );
-        }
+        }))
+        .await;
         until("it was told", || {
             lab.evil("a").times("hang-up") + lab.evil("a").times("notifications/cancelled") > 0
         })
         .await;
         weir.stop().await;
-    }
+    }))
+    .await;
 }
 
 // === F-07, F-08: what breaks off, and what is refused ===
@@ -156,7 +160,7 @@ fn framings() -> [(&'static str, Value); 3] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f07_an_answer_that_is_cut_anywhere_ends_its_call_once() {
-    let _turn = alone().await;
+    let _turn = alone_by_night().await;
     let mut lab = Lab::new();
     for (era, revision) in ["legacy", "modern"].iter().zip(ERAS) {
         for (framing, _) in framings() {
@@ -229,8 +233,8 @@ async fn f08_every_status_with_every_body_is_an_error_of_its_kind() {
     let lab = lab.http("modern", json!({ "revision": "2026-07-28" })).await;
     let weir =
         lab.serve_all("[defaults]\nretry = { backoff = \"20ms\", max_backoff = \"20ms\" }\n").await;
-    let mut told = Vec::new();
-    for name in ["legacy", "modern"] {
+    let cells = join_all(["legacy", "modern"].map(async |name| {
+        let mut told = Vec::new();
         for status in [500, 502, 503, 429, 401, 403, 404, 400] {
             for (content_type, text) in bodies {
                 let fault = json!({ "status": status, "content_type": content_type, "text": text });
@@ -249,7 +253,9 @@ async fn f08_every_status_with_every_body_is_an_error_of_its_kind() {
                 while !weir.call(name, json!({})).await.0.is_result() {}
             }
         }
-    }
+        told
+    }));
+    let told = cells.await.concat();
     eprintln!("F-08: 48 cells; an error object is passed on, but for {told:?}");
     weir.stop().await;
 }
@@ -298,10 +304,11 @@ async fn f09_who_comes_and_goes_is_not_run_after_and_its_clients_hear_nothing() 
 #[tokio::test]
 async fn f13_who_is_back_is_asked_again_within_five_seconds() {
     let _turn = beside_others().await;
-    let mut lab =
-        Lab::new().http("a", json!({})).await.http("b", json!({ "revision": "2026-07-28" })).await;
-    let weir = lab.serve_all("").await;
-    for name in ["a", "b"] {
+    // Each era by itself, at the same time.
+    join_all(ERAS.map(async |revision| {
+        let name = "a";
+        let mut lab = Lab::new().http(name, json!({ "revision": revision })).await;
+        let weir = lab.serve_all("").await;
         lab.evil_mut(name).kill().await;
         let down = Instant::now();
         while down.elapsed() < Duration::from_secs(3) {
@@ -317,11 +324,12 @@ async fn f13_who_is_back_is_asked_again_within_five_seconds() {
         }
         let took = begin.elapsed();
         let connections = lab.evil(name).times("connect") - connected;
-        eprintln!("F-13: {name} is back after {took:?}, {connections} connections");
+        eprintln!("F-13: {revision} is back after {took:?}, {connections} connections");
         assert!(took < Duration::from_millis(5_500), "{took:?}");
         assert!(connections <= 5, "no herd of them: {connections}");
-    }
-    weir.stop().await;
+        weir.stop().await;
+    }))
+    .await;
 }
 
 #[tokio::test]

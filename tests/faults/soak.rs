@@ -425,7 +425,7 @@ fn close(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g1_g2_a_client_on_stdio_gets_each_answer_once_whatever_goes_wrong() {
-    let _turn = alone().await;
+    let _turn = crate::lab::beside_others().await;
     let lab = fleet().await;
     lab.configure(CONFIG);
     let (ledger, calls) = (Ledger::default(), if by_night() { 5_000 } else { 300 });

@@ -25,6 +25,7 @@ use weir::json::Object;
 use weir::rpc::Id;
 use weir::upstream::dial::{Child, Command, Dial, Stream};
 
+use crate::by_night;
 use crate::cell::{Cell, LEGACY_HTTP, MODERN_HTTP, Side};
 use crate::client::{Client, Open, object};
 use crate::world::{key_of, sha256};
@@ -64,10 +65,7 @@ async fn nothing_reaches_the_wrong_one_of_many_clients() {
 fn calls_each() -> u64 {
     // So many in all, for a run between day and night.
     let wanted = std::env::var("WEIR_CROWD").ok().map(|calls| calls.parse().expect("a number"));
-    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
-    wanted
-        .unwrap_or(if is_night && cfg!(not(debug_assertions)) { NIGHTLY_CALLS } else { CALLS })
-        .div_ceil(CLIENTS)
+    wanted.unwrap_or(if by_night() { NIGHTLY_CALLS } else { CALLS }).div_ceil(CLIENTS)
 }
 
 async fn visit(cell: Cell) {

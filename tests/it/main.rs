@@ -55,3 +55,8 @@ mod turns;
 mod upstream;
 mod walk;
 mod world;
+
+/// Whether the long suites run: by night, in an optimized build. What is measured there is not measured in another.
+pub(crate) fn by_night() -> bool {
+    std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
+}

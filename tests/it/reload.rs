@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use weir::app::Outcome;
 use weir::mcp::kind::Topic;
 
+use crate::by_night;
 use crate::cell::{CLIENTS, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, UPSTREAMS};
 use crate::client::{Client, Ears, named, set};
 use crate::identity::token;
@@ -209,8 +210,7 @@ async fn list_without_end(client: &Client, count: &AtomicUsize) {
 #[tokio::test(start_paused = true)]
 async fn f81_f82_g19_no_request_fails_over_many_reloads_and_each_that_begins_after_one_is_decided_by_it()
  {
-    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
-    let (rounds, each) = if is_night { (1_000, 50) } else { (50, 10) };
+    let (rounds, each) = if by_night() { (1_000, 50) } else { (50, 10) };
     for side in [MODERN_HTTP, LEGACY_STDIO] {
         let world = World::start(hub(MODERN_HTTP), OPEN).await;
         let (guest, other) =

@@ -7,6 +7,7 @@
 use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
 
+use crate::by_night;
 use crate::cell::{LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Wire};
 use crate::client::Client;
 use crate::sim::Dice;
@@ -325,8 +326,7 @@ const APART: std::time::Duration = std::time::Duration::from_secs(2);
 
 #[tokio::test(start_paused = true)]
 async fn s02_s03_d_p3_what_is_listed_is_reached_and_what_is_not_is_neither() {
-    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
-    let wanted = if is_night { NIGHTLY_CASES } else { CASES };
+    let wanted = if by_night() { NIGHTLY_CASES } else { CASES };
     let (mut cases, mut seen, mut seed) = (0, 0, 0);
     while cases < wanted {
         let scene = Scene::roll(seed).await;

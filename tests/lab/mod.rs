@@ -36,6 +36,18 @@ pub(crate) async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
+/// Lets nothing else run meanwhile by night, where what is measured is held to fine bounds. By day, where the bounds are
+/// coarse, it runs beside others.
+pub(crate) async fn alone_by_night() -> Turn {
+    if by_night() { Turn::Alone(alone().await) } else { Turn::BesideOthers(beside_others().await) }
+}
+
+/// A turn of either kind.
+pub(crate) enum Turn {
+    Alone(RwLockWriteGuard<'static, ()>),
+    BesideOthers(RwLockReadGuard<'static, ()>),
+}
+
 /// Runs beside others of its kind.
 pub(crate) async fn beside_others() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await

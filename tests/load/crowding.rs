@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 
 use crate::client::{Call, Client};
@@ -13,11 +14,17 @@ use crate::{ONE_AT_A_TIME, often};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f68_idle_streams_take_little_memory_and_hardly_any_time() {
     let _turn = ONE_AT_A_TIME.lock().await;
-    let streams = often(500, 9_000);
+    let streams = often(500, 10_000);
+    raise_descriptors(streams as u64 + 100);
     let server = Server::start(8).await;
-    let house = House::start(server.address, "per_client = { streams = 10000 }");
+    let often_told = "[protocol]\nsse_keepalive = \"1s\"";
+    let config =
+        ["per_client = { streams = 10000 }", if often(1, 0) > 0 { often_told } else { "" }];
+    let house = House::start(server.address, &config.join("\n"));
     let mut warm = Client::connect(house.address).await.expect("it listens");
     assert_eq!(warm.call(Call::default()).await, Outcome::Answered);
+    // By night each place is for a stream.
+    drop(warm);
     let before = kib_of(house.number(), "VmRSS");
     let begin = Instant::now();
     let mut open = Vec::with_capacity(streams);
@@ -31,16 +38,65 @@ async fn f68_idle_streams_take_little_memory_and_hardly_any_time() {
     let each = kib_of(house.number(), "VmRSS").saturating_sub(before) as f64 / streams as f64;
     let (then, begin) = (computed(house.number()), Instant::now());
     // A comment reaches each of them, by night several.
-    for _ in 0..often(1, 20) {
+    for _ in 0..often(1, 4) {
         for client in &mut open {
-            client.until(":").await.expect("a comment");
+            client.until(": keep-alive").await.expect("a comment");
         }
     }
     let busy = computed(house.number()).saturating_sub(then).as_secs_f64();
     let share = busy / begin.elapsed().as_secs_f64();
     eprintln!("{streams} streams: {opened:.0}/s, {each:.1} KiB each, {share:.3} of a core");
-    assert!(each <= if cfg!(debug_assertions) { 40.0 } else { 16.0 }, "{each} KiB");
+    assert!(each <= if cfg!(debug_assertions) { 20.0 } else { 16.0 }, "{each} KiB");
     assert!(share <= if cfg!(debug_assertions) { 0.3 } else { 0.05 }, "{share} of a core");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f68_f97_who_stays_holds_nothing_of_the_request_that_began_it() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let server = Server::start(8).await;
+    let house = House::start(server.address, "max_buffered = \"8MiB\"");
+    let mut open = Vec::new();
+    for id in 0..8 {
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        // Together three times as much as may be held.
+        let large = format!("\"ballast\":\"{}\",\"_meta\"", "x".repeat(3 << 20));
+        let request = client.listen(id).replace("\"_meta\"", &large);
+        let (head, body) = request.split_once("\r\n\r\n").expect("a body");
+        let head = head.rsplit_once("\r\n").expect("its length comes last").0;
+        client
+            .send(&format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+            .await
+            .expect("sent");
+        client.until("subscriptions/acknowledged").await.expect("acknowledged");
+        open.push(client);
+    }
+    for _ in 0..8 {
+        let mut client = Client::connect(house.address).await.expect("it listens");
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{{"name":"x","version":"1"}},"ballast":"{}"}}}}"#,
+            "x".repeat(3 << 20)
+        );
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\r\n",
+            house.address,
+            body.len()
+        );
+        client.send(&(head + &body)).await.expect("sent");
+        assert_eq!(client.reply().await.expect("a reply").status, 200);
+    }
+    let mut client = Client::connect(house.address).await.expect("it listens");
+    let call = Call { ballast: 1 << 20, ..Call::default() };
+    assert_eq!(client.call(call).await, Outcome::Answered);
+}
+
+/// Lets this process have so many descriptors; the program raises its own.
+fn raise_descriptors(wanted: u64) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit { current: Some(wanted), maximum };
+        setrlimit(Resource::Nofile, raised).expect("the hard limit of descriptors is high enough");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,7 +107,7 @@ async fn f60_f97_who_reads_slowly_gets_no_more_memory_than_there_is_for_all_and_
     let server = Server::start(1_000).await;
     let house = House::start(server.address, "max_buffered = \"32MiB\"");
     let before = kib_of(house.number(), "VmRSS");
-    // Answers of 4 MiB that nobody reads: without bounds they would be 80 MiB by day.
+    // Answers of 4 MiB that nobody reads: without bounds they would be 80 MiB by day, and 2 GiB by night.
     let mut slow = Vec::new();
     for nonce in 0..readers as u64 {
         let mut client = Client::connect(house.address).await.expect("it listens");
@@ -69,7 +125,9 @@ async fn f60_f97_who_reads_slowly_gets_no_more_memory_than_there_is_for_all_and_
     }
     let grown = most.saturating_sub(before) >> 10;
     eprintln!("{readers} slow readers: {grown} MiB, {} calls beside them", nonce - 1_000_000);
-    assert!(grown < 60, "{grown} MiB");
+    // What streams through is not counted in what may be held: it is what the buffers of a call take, on both sides.
+    let most = 16 + readers as u64 * 320 / 1024;
+    assert!(grown < most, "{grown} MiB");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use tokio::net::{TcpListener, TcpStream};
@@ -158,7 +159,8 @@ fn begin(
     tasks.spawn(async move {
         match tls {
             None => serve_connection(serving, stream, Some(peer)).await,
-            Some(tls) => serve_secured(serving, &tls, stream, peer).await,
+            // Boxed: the task of a connection without TLS would be as large.
+            Some(tls) => serve_secured(serving, &tls, stream, peer).boxed().await,
         }
         drop(place);
     });

@@ -117,23 +117,38 @@ pub(super) fn listen(
     gone: BoxFuture<'static, ()>,
 ) -> Reply {
     let silence = body::silence(door.settings.sse_keepalive);
-    let state = (Some(listening), silence, door.stop.clone());
-    let events = stream::unfold(state, |(listening, mut silence, stop)| async {
-        let mut listening = listening?;
-        let change = tokio::select! {
-            biased;
-            () = stop.cancelled() => None,
-            change = listening.next() => change.map(|change| write_message(&change)),
-            _ = silence.tick() => Some(Bytes::from_static(KEEP_ALIVE)),
-        };
-        let Some(event) = change else {
-            let end = write_message(&listening.ended());
-            return Some((Ok(end), (None, silence, stop)));
-        };
-        silence.reset();
-        Some((Ok(event), (Some(listening), silence, stop)))
+    // Boxed: what moves from event to event is in several places of the stream, and there are thousands of them.
+    let told = Box::new(Told { listening: Some(listening), silence, stop: door.stop.clone() });
+    let events = stream::unfold(told, |mut told| async {
+        let event = told.next().await?;
+        Some((Ok(event), told))
     });
     let mut reply = body::events(events);
     reply.body_mut().until(gone);
     reply
+}
+
+/// What a listen has to go on with.
+struct Told {
+    /// Until the last event has gone out.
+    listening: Option<Listening>,
+    silence: Interval,
+    stop: CancellationToken,
+}
+
+impl Told {
+    async fn next(&mut self) -> Option<Bytes> {
+        let listening = self.listening.as_mut()?;
+        let event = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => None,
+            change = listening.next() => change.map(|change| write_message(&change)),
+            _ = self.silence.tick() => Some(Bytes::from_static(KEEP_ALIVE)),
+        };
+        if event.is_none() {
+            return self.listening.take().map(|listening| write_message(&listening.ended()));
+        }
+        self.silence.reset();
+        event
+    }
 }

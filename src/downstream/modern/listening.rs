@@ -71,7 +71,8 @@ pub(super) fn listen(
     let listen = guest.listen(&subscriptions, revision);
     let subscribing = subscribe(guest.clone(), subscriptions, resources, tasks);
     Ok(Listening {
-        id: id.clone(),
+        // It stays for as long as its client likes.
+        id: id.apart(),
         topics,
         opening: Some(subscribing.boxed()),
         abilities: Abilities::read(capabilities),

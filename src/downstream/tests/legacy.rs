@@ -30,6 +30,22 @@ async fn the_version_is_negotiated() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_client_says_of_itself_has_a_bound_since_it_is_kept() {
+    let world = World::start().await;
+    for (bytes, status) in [(60 << 10, 200), (70 << 10, 400)] {
+        let name = format!("\"name\":\"{}", "x".repeat(bytes));
+        let request = OPEN.replace("VERSION", "2025-11-25").replacen("\"name\":\"", &name, 1);
+        let response = world.connect().ask(post("", &request)).await;
+        let said = response.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(
+            said.contains("`clientInfo` may have 65536 bytes at most"),
+            status != 200,
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_is_needed_and_good_for_its_owner_until_its_end() {
     let world = World::start().await;
     let mut client = world.connect();

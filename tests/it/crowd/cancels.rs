@@ -8,6 +8,7 @@ use futures::StreamExt;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
+use crate::by_night;
 use crate::cell::{Cell, SIDES};
 use crate::client::{Client, Exchange};
 use crate::upstream::{Held, Script};
@@ -51,8 +52,7 @@ async fn cancel_many(cell: Cell) -> Vec<Duration> {
     let (waiting, tasks) = (Waiting::default(), TaskTracker::new());
     let routing = route(world.upstream("hub").hold("tools/call"), waiting.clone(), tasks.clone());
     let routing = tokio_util::task::AbortOnDropHandle::new(tasks.spawn(routing));
-    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
-    let each = if is_night { NIGHTLY_CANCELS } else { CANCELS } / CLIENTS;
+    let each = if by_night() { NIGHTLY_CANCELS } else { CANCELS } / CLIENTS;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(world.client(cell.client).await);

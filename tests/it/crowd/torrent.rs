@@ -20,6 +20,7 @@ use weir::rpc::Id;
 use weir::upstream::dial::{Child, Command, Dial, Stream};
 
 use super::PIPE;
+use crate::by_night;
 use crate::cell::{Cell, LEGACY_HTTP, MODERN_HTTP, SIDES, Side, Wire};
 use crate::client::{Client, Exchange, Open, object};
 use crate::upstream::{Call, Held, Script, Upstream};
@@ -48,13 +49,9 @@ const FIRST: u64 = 1_000_000;
 
 const LOGGING: &str = r#"{"prompts":{},"tools":{},"resources":{},"completions":{},"logging":{}}"#;
 
-fn is_night() -> bool {
-    std::env::var_os("WEIR_NIGHTLY").is_some()
-}
-
 /// The four cells by day; by night over stdio, too.
 fn upstreams() -> Vec<Side> {
-    if is_night() { SIDES.to_vec() } else { vec![LEGACY_HTTP, MODERN_HTTP] }
+    if by_night() { SIDES.to_vec() } else { vec![LEGACY_HTTP, MODERN_HTTP] }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,7 +75,7 @@ async fn pour(cell: Cell) {
     call.progress(r#""progress":0"#);
     exchange.next().await.expect("the first progress");
 
-    let seconds = if is_night() { NIGHTLY_SECONDS } else { SECONDS };
+    let seconds = if by_night() { NIGHTLY_SECONDS } else { SECONDS };
     let (before, begin) = (house.worked(), Instant::now());
     let pouring = AbortOnDropHandle::new(tasks.spawn(pour_out(call, cell.upstream, seconds)));
     let (mut heard, mut last) = (1, 0);
@@ -151,7 +148,7 @@ async fn stall(cell: Cell) {
     let flooding = AbortOnDropHandle::new(tasks.spawn(flood(call)));
     let mut exchange = Some(exchange);
     let (mut half, mut most) = (Vec::new(), Vec::new());
-    let replies = if is_night() { NIGHTLY_REPLIES } else { REPLIES };
+    let replies = if by_night() { NIGHTLY_REPLIES } else { REPLIES };
     for reads in [true, false] {
         let mut times = Vec::new();
         let measuring = async {
@@ -179,7 +176,7 @@ async fn stall(cell: Cell) {
         "{cell}: p99 of {replies} replies {:?}, and {:?} beside one who does not read",
         most[0], most[1]
     );
-    let (times, later) = if is_night() { (most, LATER) } else { (half, LATER_BY_DAY) };
+    let (times, later) = if by_night() { (most, LATER) } else { (half, LATER_BY_DAY) };
     assert!(times[1] <= times[0] + later, "{cell}: {times:?}");
     drop((flooding, exchange, held));
     drop((deaf, bob));
