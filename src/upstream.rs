@@ -27,6 +27,7 @@ mod handle;
 pub mod host;
 mod http;
 mod inbox;
+mod lease;
 mod legacy;
 mod levels;
 pub mod library;
