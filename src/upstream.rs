@@ -29,6 +29,7 @@ mod http;
 mod inbox;
 #[cfg(target_os = "linux")]
 mod keeper;
+mod lease;
 mod legacy;
 mod levels;
 pub mod library;

@@ -43,11 +43,13 @@ pub(super) struct Courier {
     shared: Arc<Shared>,
     /// Where requests go: always on the server that the pool connects to.
     url: Uri,
+    /// What a request's head names of it. The form that servers expect: the path alone, and the authority as `Host`.
+    path: Uri,
 }
 
 struct Shared {
     pool: Pool,
-    /// On every request, as configured.
+    /// On every request: as configured, and of our own.
     headers: HeaderMap,
     max_message: usize,
     /// What messages count against that are not small.
@@ -60,14 +62,16 @@ impl Courier {
     pub(super) fn new(
         pool: Pool,
         url: Uri,
-        headers: HeaderMap,
+        configured: HeaderMap,
         max_message: usize,
         budget: Budget,
         tasks: TaskTracker,
     ) -> Self {
         let replies = Arc::new(Semaphore::new(MAX_REPLIES));
+        let headers = usual(configured, &url);
+        let path = path_of(&url);
         let shared = Shared { pool, headers, max_message, budget, tasks, replies };
-        Self { shared: Arc::new(shared), url }
+        Self { shared: Arc::new(shared), url, path }
     }
 
     /// A courier to another place on the same server.
@@ -75,7 +79,7 @@ impl Courier {
         let mut parts = self.url.clone().into_parts();
         parts.path_and_query = Some(path);
         let url = Uri::from_parts(parts).expect("a URL with another path is a URL");
-        Self { shared: Arc::clone(&self.shared), url }
+        Self { shared: Arc::clone(&self.shared), path: path_of(&url), url }
     }
 
     /// Where requests go.
@@ -200,32 +204,44 @@ impl Courier {
     }
 
     fn request(&self, method: Method, message: Bytes, headers: &HeaderMap) -> Request<Full<Bytes>> {
-        let url = &self.url;
-        let is_post = method == Method::POST;
-        let mut request = Request::new(Full::new(message));
-        *request.method_mut() = method;
-        // The form that servers expect: the path alone, and the authority as `Host`.
-        let path = url.path_and_query().map_or("/", |path| path.as_str());
-        *request.uri_mut() = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
-        let all = request.headers_mut();
-        all.clone_from(&self.shared.headers);
-        let host = url.authority().map(|authority| {
-            // Credentials in a URL are not for the Host header.
-            authority.as_str().rsplit('@').next().unwrap_or_default()
-        });
-        if let Some(host) = host.and_then(|host| HeaderValue::from_str(host).ok()) {
-            all.insert(HOST, host);
-        }
-        all.entry(USER_AGENT).or_insert(HeaderValue::from_static(USER_AGENT_TEXT));
-        let accept = HeaderValue::from_static("application/json, text/event-stream");
-        all.insert(ACCEPT, accept);
-        if is_post {
+        let mut all = self.shared.headers.clone();
+        if method == Method::POST {
             all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        // One of a name replaces what is there, and several of it stay several.
-        all.extend(headers.clone());
+        for name in headers.keys() {
+            // One of a name replaces what is there, and several of it stay several.
+            all.remove(name);
+            for value in headers.get_all(name) {
+                all.append(name, value.clone());
+            }
+        }
+        let mut request = Request::new(Full::new(message));
+        *request.method_mut() = method;
+        *request.uri_mut() = self.path.clone();
+        *request.headers_mut() = all;
         request
     }
+}
+
+/// The headers of every request to a server.
+fn usual(configured: HeaderMap, url: &Uri) -> HeaderMap {
+    let mut headers = configured;
+    let host = url.authority().map(|authority| {
+        // Credentials in a URL are not for the Host header.
+        authority.as_str().rsplit('@').next().unwrap_or_default()
+    });
+    if let Some(host) = host.and_then(|host| HeaderValue::from_str(host).ok()) {
+        headers.insert(HOST, host);
+    }
+    headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(USER_AGENT_TEXT));
+    let accept = HeaderValue::from_static("application/json, text/event-stream");
+    headers.insert(ACCEPT, accept);
+    headers
+}
+
+fn path_of(url: &Uri) -> Uri {
+    let path = url.path_and_query().map_or("/", |path| path.as_str());
+    path.parse().unwrap_or_else(|_| Uri::from_static("/"))
 }
 
 /// What the head of a refusal says.

@@ -6,22 +6,20 @@
 //!
 //! Knows nothing of: what requests and responses hold.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use hyper::body::{Body, Incoming};
-use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::HeaderMap;
 use hyper::{Request, Response, Uri};
-use hyper_util::rt::TokioIo;
-use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::dial::Dial;
+use super::lease::Lease;
 use super::pace::{Pace, TOO_SLOW};
 use super::wire::Sent;
 
@@ -35,9 +33,6 @@ const IDLE_MARGIN: Duration = Duration::from_secs(1);
 const READY: Duration = Duration::from_millis(100);
 /// How many connections may idle; further ones are closed after use.
 const MAX_IDLE_CONNECTIONS: usize = 32;
-/// Header fields of a response, and the bytes that are buffered for them.
-const MAX_HEADERS: usize = 100;
-const BUFFER_BYTES: usize = 64 * 1024;
 /// How long the end of a response is waited for once nobody wants the rest.
 const DRAIN: Duration = Duration::from_secs(1);
 /// How many bytes of it are read.
@@ -54,10 +49,24 @@ struct Shared {
     url: Uri,
     /// How long connecting may take.
     connect: Duration,
-    /// The most recently used stands last.
-    idle: Mutex<Vec<Lease>>,
+    idle: Mutex<Idle>,
     tasks: TaskTracker,
+    /// Fires with the one that was given, and when nobody has the pool any more.
     stop: CancellationToken,
+}
+
+#[derive(Default)]
+struct Idle {
+    /// With the end of the time that each may idle. The most recently used stands last.
+    leases: Vec<(Lease, Instant)>,
+    /// Whether somebody looks after them.
+    is_swept: bool,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
 }
 
 /// Why there is no response.
@@ -69,14 +78,6 @@ pub(super) enum NoResponse {
     Broke(String),
 }
 
-/// A connection that is ours to use. Dropping it closes it.
-struct Lease {
-    sender: SendRequest<Full<Bytes>>,
-    /// Until when it may idle; `None` while it is in use.
-    idle_until: watch::Sender<Option<Instant>>,
-    _hangup: DropGuard,
-}
-
 impl Pool {
     /// A pool of connections to the server of `url`. All of them close when `stop` fires.
     pub(super) fn new(
@@ -86,7 +87,7 @@ impl Pool {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let idle = Mutex::default();
+        let (idle, stop) = (Mutex::default(), stop.child_token());
         Self { shared: Arc::new(Shared { dial, url, connect, idle, tasks, stop }) }
     }
 
@@ -97,14 +98,14 @@ impl Pool {
         mut request: Request<Full<Bytes>>,
         sent: &Sent,
     ) -> Result<Response<Arrival>, NoResponse> {
-        while let Some(mut lease) = self.take_idle() {
-            // The connection's own task may not have seen the end of the last exchange yet; one that
-            // takes long over it has a server that never read the whole request.
-            if !matches!(tokio::time::timeout(READY, lease.sender.ready()).await, Ok(Ok(()))) {
+        while let Some(mut lease) = self.shared.take_idle() {
+            // It may have been left before the end of the last exchange was seen; one that takes long over it has a
+            // server that never read the whole request.
+            if !matches!(tokio::time::timeout(READY, lease.is_ready()).await, Ok(true)) {
                 continue;
             }
             sent.begin();
-            match lease.sender.try_send_request(request).await {
+            match lease.send(request).await {
                 Ok(response) => return Ok(self.response(response, lease)),
                 Err(mut error) => match error.take_message() {
                     // The server closed the idle connection before it saw a byte of the request.
@@ -119,7 +120,7 @@ impl Pool {
         }
         let mut lease = self.connect().await?;
         sent.begin();
-        match lease.sender.try_send_request(request).await {
+        match lease.send(request).await {
             Ok(response) => Ok(self.response(response, lease)),
             Err(mut error) => {
                 let unsent = error.take_message().is_some();
@@ -136,41 +137,8 @@ impl Pool {
         let unsent = |text: String| NoResponse::Unsent(text);
         let stream = self.shared.dial.connect(&self.shared.url, self.shared.connect).await;
         let stream = stream.map_err(|error| unsent(error.to_string()))?;
-        let (sender, connection) = http1::Builder::new()
-            .max_headers(MAX_HEADERS)
-            .max_buf_size(BUFFER_BYTES)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| unsent(error.to_string()))?;
-        let (idle_until, idle) = watch::channel(None);
-        let (hangup, stop) = (CancellationToken::new(), self.shared.stop.clone());
-        let hung_up = hangup.clone();
-        self.shared.tasks.spawn(async move {
-            // Whichever comes first closes the socket.
-            tokio::select! {
-                biased;
-                () = hung_up.cancelled() => {}
-                () = stop.cancelled() => {}
-                ended = connection => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%error, "a connection to an upstream broke");
-                    }
-                }
-                () = expired(idle) => {}
-            }
-        });
-        Ok(Lease { sender, idle_until, _hangup: hangup.drop_guard() })
-    }
-
-    fn take_idle(&self) -> Option<Lease> {
-        let mut idle = self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(lease) = idle.pop() {
-            if !lease.sender.is_closed() {
-                lease.idle_until.send_replace(None);
-                return Some(lease);
-            }
-        }
-        None
+        let lease = Lease::open(stream, self.shared.stop.clone()).await;
+        lease.map_err(|error| unsent(error.to_string()))
     }
 
     fn response(&self, response: Response<Incoming>, lease: Lease) -> Response<Arrival> {
@@ -196,22 +164,57 @@ fn keep_alive(headers: &HeaderMap) -> Duration {
     }
 }
 
-/// Waits until a connection has idled for too long.
-async fn expired(mut idle: watch::Receiver<Option<Instant>>) {
-    loop {
-        let until = *idle.borrow_and_update();
-        let changed = match until {
-            None => idle.changed().await,
-            Some(until) => tokio::select! {
-                biased;
-                // Taken as its time ends is taken: by now it may have written a request.
-                changed = idle.changed() => changed,
-                () = tokio::time::sleep_until(until) => return,
-            },
-        };
-        if changed.is_err() {
-            // The lease is gone, and its drop closes the connection.
-            return std::future::pending().await;
+impl Shared {
+    fn take_idle(&self) -> Option<Lease> {
+        let mut idle = self.idle();
+        let now = Instant::now();
+        while let Some((lease, until)) = idle.leases.pop() {
+            if until > now && !lease.is_closed() {
+                return Some(lease);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection for as long as it may idle, if there is room.
+    fn keep(self: &Arc<Self>, lease: Lease, time: Duration) {
+        let mut idle = self.idle();
+        if time.is_zero() || lease.is_closed() || idle.leases.len() >= MAX_IDLE_CONNECTIONS {
+            return;
+        }
+        idle.leases.push((lease, Instant::now() + time));
+        if !idle.is_swept {
+            idle.is_swept = true;
+            self.tasks.spawn(sweep(Arc::downgrade(self), self.stop.clone()));
+        }
+    }
+
+    /// Closes what has idled for too long. Tells when there will be more; `None` if nothing is left.
+    fn swept(&self) -> Option<Instant> {
+        let mut idle = self.idle();
+        let now = Instant::now();
+        idle.leases.retain(|(_, until)| *until > now);
+        let next = idle.leases.iter().map(|(_, until)| *until).min();
+        idle.is_swept = next.is_some();
+        next
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes idle connections when their time ends, for as long as there are any.
+async fn sweep(shared: Weak<Shared>, stop: CancellationToken) {
+    while let Some(next) = shared.upgrade().and_then(|shared| shared.swept()) {
+        if stop.run_until_cancelled(tokio::time::sleep_until(next)).await.is_none() {
+            break;
+        }
+    }
+    if let Some(shared) = shared.upgrade() {
+        // After the end of all there is nobody who would look again.
+        if stop.is_cancelled() {
+            shared.idle().leases.clear();
         }
     }
 }
@@ -231,7 +234,9 @@ impl Arrival {
     /// The next piece; `None` at the end. An error, too, if what has begun arrives too slowly. Cancel-safe.
     pub(super) async fn chunk(&mut self) -> Option<Result<Bytes, String>> {
         loop {
-            let Some(next) = self.pace.wait(self.body.frame()).await else {
+            // Without a connection there is nothing left to come.
+            let frame = self.lease.as_mut()?.frame(&mut self.body);
+            let Some(next) = self.pace.wait(frame).await else {
                 return Some(Err(TOO_SLOW.into()));
             };
             match next {
@@ -287,32 +292,149 @@ impl Arrival {
     }
 
     fn give_back(&mut self) {
-        let Some(lease) = self.lease.take() else { return };
-        let mut idle = self.pool.shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|lease| !lease.sender.is_closed());
-        if !self.keep.is_zero() && idle.len() < MAX_IDLE_CONNECTIONS {
-            lease.idle_until.send_replace(Some(Instant::now() + self.keep));
-            idle.push(lease);
+        if let Some(lease) = self.lease.take() {
+            self.pool.shared.keep(lease, self.keep);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::task::Poll;
+    use std::io;
+
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::sync::mpsc;
 
     use super::*;
+    use crate::upstream::dial::{Child, Command, Stream};
+
+    /// Hands the server's side of each connection over.
+    struct Wired(mpsc::UnboundedSender<DuplexStream>);
+
+    impl Dial for Wired {
+        fn connect<'a>(
+            &'a self,
+            _: &'a Uri,
+            _: Duration,
+        ) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+            let (ours, theirs) = duplex(64 * 1024);
+            let _ = self.0.send(theirs);
+            async { Ok(Box::new(ours) as Box<dyn Stream>) }.boxed()
+        }
+
+        fn spawn(&self, _: &Command) -> io::Result<Child> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    struct World {
+        pool: Pool,
+        servers: mpsc::UnboundedReceiver<DuplexStream>,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let (sender, servers) = mpsc::unbounded_channel();
+            let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+            let url = Uri::from_static("http://server/mcp");
+            let pool = Pool::new(Arc::new(Wired(sender)), url, IDLE, tasks.clone(), stop.clone());
+            Self { pool, servers, tasks, stop }
+        }
+
+        /// Begins an exchange.
+        fn ask(&self) -> impl Future<Output = Result<Response<Arrival>, NoResponse>> + use<> {
+            let (pool, sent) = (self.pool.clone(), Sent::default());
+            async move { pool.send(Request::new(Full::default()), &sent).await }
+        }
+
+        async fn finish(self) {
+            let Self { pool, servers: _servers, tasks, stop } = self;
+            drop(pool);
+            stop.cancel();
+            tasks.close();
+            tasks.wait().await;
+        }
+    }
+
+    async fn say(server: &mut DuplexStream, text: &str) {
+        let mut request = [0_u8; 1_024];
+        let read = server.read(&mut request).await.expect("a request");
+        assert!(request[..read].starts_with(b"GET"));
+        server.write_all(text.as_bytes()).await.expect("room");
+    }
+
+    /// An exchange over the next new connection, which is pooled with it.
+    async fn exchange(world: &mut World) -> DuplexStream {
+        let (response, server) = tokio::join!(world.ask(), async {
+            let mut server = world.servers.recv().await.expect("a connection");
+            say(&mut server, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+            server
+        });
+        let mut body = response.expect("a response").into_body();
+        assert_eq!(body.chunk().await.expect("a chunk").expect("ok"), "ok");
+        assert!(body.chunk().await.is_none());
+        server
+    }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_is_taken_as_its_time_ends_is_not_closed() {
-        // Without an order of its own a `select!` takes the end only now and then.
-        for _ in 0..50 {
-            let (idle_until, idle) = watch::channel(Some(Instant::now() + IDLE));
-            let mut expired = std::pin::pin!(expired(idle));
-            assert_eq!(futures::poll!(&mut expired), Poll::Pending);
-            tokio::time::advance(IDLE).await;
-            idle_until.send_replace(None);
-            assert_eq!(futures::poll!(&mut expired), Poll::Pending);
-        }
+    async fn a_connection_is_used_again_unless_its_server_has_closed_it() {
+        let mut world = World::new();
+        let mut server = exchange(&mut world).await;
+        let again = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        let (response, ()) = tokio::join!(world.ask(), say(&mut server, again));
+        drop(response.expect("a response over the same connection"));
+        drop(server);
+        // Over another one.
+        let server = exchange(&mut world).await;
+        drop(server);
+        world.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_closes_in_its_time_and_then_nothing_is_left_to_do() {
+        let mut world = World::new();
+        let mut server = exchange(&mut world).await;
+        let begin = Instant::now();
+        assert_eq!(server.read(&mut [0]).await.expect("an end"), 0);
+        assert_eq!(begin.elapsed(), IDLE);
+        world.tasks.close();
+        world.tasks.wait().await;
+        world.tasks.reopen();
+        exchange(&mut world).await;
+        world.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_the_end_of_all_cuts_is_broken_and_not_short() {
+        let mut world = World::new();
+        let begun = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nok";
+        let (response, server) = tokio::join!(world.ask(), async {
+            let mut server = world.servers.recv().await.expect("a connection");
+            say(&mut server, begun).await;
+            server
+        });
+        let mut body = response.expect("a response").into_body();
+        assert_eq!(body.chunk().await.expect("a chunk").expect("ok"), "ok");
+        world.stop.cancel();
+        assert!(body.chunk().await.expect("not its end").is_err());
+        drop((body, server));
+        world.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_is_dropped_closes_its_connection_at_once() {
+        let mut world = World::new();
+        let (response, mut server) = tokio::join!(world.ask(), async {
+            let mut server = world.servers.recv().await.expect("a connection");
+            say(&mut server, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+            server
+        });
+        drop(response);
+        assert_eq!(server.read(&mut [0]).await.expect("an end"), 0);
+        world.finish().await;
     }
 }
