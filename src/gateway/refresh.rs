@@ -28,8 +28,8 @@ use crate::upstream::{About, Awake, Changes, Listing, OnDown, Status, Upstream};
 const BURST: Duration = Duration::from_millis(300);
 /// Where changes keep coming, how long they wait for each other: no client hears of a topic more often.
 const STORM: Duration = Duration::from_secs(1);
-/// Where changes keep being told and the list stays as it was. Some servers announce a change whenever
-/// they are listed: without a longer pause they would be listed for ever.
+/// Where reading the list brings on the next change, and the list stays as it was. Some servers announce a change
+/// whenever they are listed: without a longer pause they would be listed for ever.
 const FALSE_ALARMS: Duration = Duration::from_secs(60);
 /// The shortest time to live that is honored.
 const MIN_TTL: Duration = Duration::from_secs(5);
@@ -73,11 +73,15 @@ pub(super) struct Refresh {
 struct Plan {
     due: Option<Instant>,
     last_read: Option<Instant>,
+    /// When that was done.
+    done: Option<Instant>,
     retry: Duration,
     /// How long after a read the next change waits.
     pause: Duration,
     /// Whether a change came during the pause.
     is_pressed: bool,
+    /// Whether one came that reading the list cannot have brought on.
+    is_told: bool,
     /// What was read last, in short: the topic's kind, or its two.
     digests: [Option<u64>; 2],
     /// How many items that was.
@@ -123,6 +127,8 @@ impl Refresh {
             retry: FIRST_RETRY,
             pause: BURST,
             is_pressed: false,
+            is_told: false,
+            done: None,
             digests: [None; 2],
             items: [0; 2],
         };
@@ -416,12 +422,15 @@ impl Refresh {
 impl Plan {
     /// A change was told: the first is read at once, and those right behind a read are read together.
     fn press(&mut self, now: Instant) {
-        let ready = self.last_read.map_or(now, |read| read + self.pause);
+        let is_echo = self.done.is_some_and(|done| now < done + BURST);
+        let pause = if is_echo { self.pause } else { self.pause.min(STORM) };
+        let ready = self.last_read.map_or(now, |read| read + pause);
         if !self.is_pressed && ready <= now {
             // It has been quiet.
             self.pause = BURST;
         } else {
             self.is_pressed = true;
+            self.is_told |= !is_echo;
         }
         let soon = ready.max(now);
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
@@ -429,9 +438,11 @@ impl Plan {
 
     /// The topic was read: under pressure the next pause is longer. Tells whether it was anything new.
     fn relax(&mut self, digests: [Option<u64>; 2]) -> bool {
+        self.done = Some(Instant::now());
         let is_new = std::mem::replace(&mut self.digests, digests) != digests;
+        let is_told = std::mem::take(&mut self.is_told);
         if std::mem::take(&mut self.is_pressed) {
-            let longest = if is_new { STORM } else { FALSE_ALARMS };
+            let longest = if is_new || is_told { STORM } else { FALSE_ALARMS };
             self.pause = (self.pause * 2).min(longest);
         }
         is_new

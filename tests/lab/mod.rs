@@ -130,7 +130,8 @@ impl Lab {
         let table = |evil: &Evil| Some(format!("{}{}\n", evil.table(), more(&evil.name)?));
         let tables: String = self.evils.iter().filter_map(table).collect();
         let text = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n{config}\n{tables}"
+            // What idles is gone before a test's patience ends.
+            "[server]\nlisten = \"127.0.0.1:0\"\ntimeouts = {{ idle = \"20s\" }}\n[log]\nformat = \"json\"\n{config}\n{tables}"
         );
         // Never half: Weir may read it at any time.
         let (new, path) = (self.folder.path().join("weir.toml.new"), self.config());

@@ -395,7 +395,7 @@ mod tests {
         let many = (0..40).map(|number| Upstream {
             name: format!("upstream-{number}-with-a-long-name-{number}"),
             state: if number % 2 == 0 { "crash-loop" } else { "up" }.to_owned(),
-            reason: Some("it said\u{1b}[2J: no\nmore".to_owned()),
+            reason: Some("it said\u{1b}[2J: no\nidea".to_owned()),
             calls: number,
             ..Upstream::default()
         });
