@@ -256,7 +256,12 @@ impl Running {
     fn finish(mut self, done: Result<Reply, Failed>) -> Result<Called, Error> {
         let mut reply = match done {
             Ok(reply) => reply,
-            Err(failed) => return self.fail(failed),
+            Err(failed) => {
+                // What it lacks was asked before the rest went wrong.
+                let lacking =
+                    self.questions.lacking().map(|lacking| Error::Undeclared(lacking).into());
+                return self.fail(lacking.unwrap_or(failed));
+            }
         };
         if let Outcome::Result(Body::Arriving(pieces)) = reply.outcome {
             let passing = Passing {

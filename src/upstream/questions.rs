@@ -265,6 +265,11 @@ impl Questions {
         }
     }
 
+    /// What was asked that a modern client did not declare.
+    pub(super) fn lacking(&self) -> Option<Abilities> {
+        self.lock().lacking
+    }
+
     /// Whether those that are open came as requests of their own, so that there may be more to come.
     pub(super) fn come_singly(&self) -> bool {
         self.lock().open.iter().any(|open| open.id.is_some())

@@ -26,7 +26,8 @@ const NIGHTLY_CANCELS: u64 = 1_000;
 /// The longest time at the 99th percentile.
 const SOON: Duration = Duration::from_millis(100);
 
-const CONFIG: &str = "[defaults]\nlimits.concurrency = 256\n";
+const CONFIG: &str =
+    "[server]\nper_client = { calls = 256 }\n[defaults]\nlimits.concurrency = 256\n";
 
 /// Who waits for what, by a call's number: that it has come, and that it is cancelled.
 type Waiting = Arc<Mutex<HashMap<u64, (oneshot::Sender<()>, oneshot::Sender<Instant>)>>>;
