@@ -33,10 +33,12 @@ pub(super) struct Lease {
     link: Link,
 }
 
+type Wired = Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
+
 /// What moves the bytes.
 struct Link {
     /// `None` once it has ended.
-    connection: Option<Box<Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>>>,
+    connection: Option<Box<Wired>>,
     stopped: Pin<Box<WaitForCancellationFutureOwned>>,
     /// It ended because it was told to.
     is_cut: bool,
