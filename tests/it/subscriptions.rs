@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
+use weir::app::Outcome;
 use weir::mcp::kind::Kind;
 
-use crate::cell::{CLIENTS, LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, UPSTREAMS};
+use crate::cell::{
+    CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, UPSTREAMS,
+};
 use crate::client::{Client, object};
 use crate::upstream::{Answer, Script};
 use crate::world::{Scripts, World, everywhere, pass, settle, with_pair};
@@ -48,6 +51,31 @@ async fn an_update_is_told_once_to_exactly_those_who_have_subscribed() {
         assert_eq!(second.next_update().await, B);
         first.stays_silent().await;
         second.stays_silent().await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_subscribed_hears_of_updates_of_an_upstream_that_is_opened_anew() {
+    let config = |client| if client == LEGACY_SSE { with_pair("") } else { String::new() };
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let (mut ears, _) = client.follow(&[A]).await;
+        let hub = world.upstream("hub");
+        hub.until_subscribed(&[A]).await;
+        let changed =
+            format!("{}[upstreams.hub]\nlimits = {{ max_items = 99 }}\n", config(cell.client));
+        assert!(matches!(world.reload(&changed).await, Outcome::Applied { .. }));
+        pass(Duration::from_secs(20)).await;
+        hub.until_subscribed(&[A]).await;
+        // What was unheard in between counts as updated.
+        while let Ok(Some(_)) = tokio::time::timeout(LONG, ears.next()).await {}
+        hub.update(A);
+        assert_eq!(ears.next_update().await, A);
+        ears.stays_silent().await;
+        leave(&client, ears, A).await;
+        pass(Duration::from_secs(20)).await;
+        hub.until_subscribed(&[]).await;
     })
     .await;
 }

@@ -73,7 +73,9 @@ impl Upstream {
             },
             Method::DELETE if !modern => match self.session(&head.headers) {
                 Ok(of) => {
-                    self.lock().sessions.retain(|_, session| *session != of);
+                    let mut state = self.lock();
+                    state.sessions.retain(|_, session| *session != of);
+                    state.subscriptions.remove(&of);
                     status(200)
                 }
                 Err(refusal) => status(refusal),

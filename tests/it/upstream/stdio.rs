@@ -58,6 +58,7 @@ impl Upstream {
     /// A process has ended.
     fn ended(&self, number: u64) {
         let mut state = self.lock();
+        state.subscriptions.remove(&number);
         if !state.talked.remove(&number) {
             state.cut_probes += 1;
         }

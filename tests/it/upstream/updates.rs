@@ -15,6 +15,7 @@ impl Upstream {
     pub(crate) fn update_part(&self, subscribed: &str, uri: &str) {
         let mut state = self.lock();
         state.ears.retain(|ear| !ear.sink.is_closed());
+        state.forget_pairs();
         for ear in
             state.ears.iter().filter(|ear| state.resources_of(ear).contains(&subscribed.into()))
         {
@@ -37,6 +38,7 @@ impl Upstream {
     pub(crate) fn tell_task(&self, own: &str, members: &str) -> usize {
         let mut state = self.lock();
         state.ears.retain(|ear| !ear.sink.is_closed());
+        state.forget_pairs();
         let named = |ear: &&Ear| ear.listen.is_none() || ear.names(TASK_IDS).contains(&own.into());
         let ears: Vec<_> = state.ears.iter().filter(named).collect();
         for ear in &ears {
@@ -68,6 +70,7 @@ impl Upstream {
     pub(crate) fn subscribed(&self) -> Vec<String> {
         let mut state = self.lock();
         state.ears.retain(|ear| !ear.sink.is_closed());
+        state.forget_pairs();
         let mut all: Vec<_> = match self.side().is_modern() {
             true => state.ears.iter().flat_map(|ear| state.resources_of(ear)).collect(),
             false => state.subscriptions.values().flatten().cloned().collect(),
@@ -104,6 +107,12 @@ impl Upstream {
 }
 
 impl State {
+    /// A conversation over the pair ends with its stream.
+    fn forget_pairs(&mut self) {
+        let Self { streams, subscriptions, .. } = self;
+        subscriptions.retain(|of, _| streams.get(of).is_none_or(|stream| !stream.is_closed()));
+    }
+
     /// The resources whose changes an ear hears.
     fn resources_of(&self, ear: &Ear) -> Vec<String> {
         match ear.listen {
