@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::PATIENCE;
 
@@ -310,10 +310,10 @@ impl Client {
     }
 }
 
-/// A modern client's open stream, which hears of changed tools.
+/// A modern client's open stream, which hears of changed tools. Dropping it closes it.
 pub(crate) struct Listening {
     heard: Arc<Mutex<String>>,
-    tasks: TaskTracker,
+    _reading: AbortOnDropHandle<()>,
 }
 
 impl Listening {
@@ -341,7 +341,7 @@ impl Listening {
         assert!(response.status().is_success(), "{}", response.status());
         let heard = Arc::new(Mutex::new(String::new()));
         let kept = Arc::clone(&heard);
-        tasks.spawn(async move {
+        let reading = tasks.spawn(async move {
             // What it was opened with has to live as long as the stream.
             let _sender = sender;
             let mut body = response.into_body();
@@ -350,7 +350,7 @@ impl Listening {
                 kept.lock().expect("nobody panics").push_str(&String::from_utf8_lossy(&data));
             }
         });
-        let listening = Self { heard, tasks };
+        let listening = Self { heard, _reading: AbortOnDropHandle::new(reading) };
         super::until("it is acknowledged", || listening.times("acknowledged") == 1).await;
         listening
     }
