@@ -138,8 +138,6 @@ pub struct Door {
     pairs: Pairs,
     streams: Arc<Streams>,
     turns: Arc<Turns>,
-    /// What is held for clients: requests, and answers that they have not read.
-    budget: Budget,
     /// Every task of this room runs on it, so that a drain can wait for them.
     tasks: TaskTracker,
     /// Fires when the house closes: no new request, streams end, calls that somebody awaits go on.
@@ -161,7 +159,6 @@ impl Door {
         let streams = Streams::new(settings.per_client.streams).counted(&meters.streams);
         let (sessions, streams, pairs) = (Arc::new(sessions), Arc::new(streams), Pairs::default());
         let turns = Arc::new(Turns::new(settings.per_client));
-        let budget = settings.held.budget.clone();
         let is_succeeded = Arc::default();
         Self {
             gateway,
@@ -171,7 +168,6 @@ impl Door {
             pairs,
             streams,
             turns,
-            budget,
             tasks,
             stop,
             is_succeeded,
@@ -185,7 +181,7 @@ impl Door {
         self.sessions.limit(sessions);
         self.streams.limit(streams);
         self.turns.limit(settings.per_client);
-        let held = Allowance { budget: self.budget.clone(), ..settings.held };
+        let held = Allowance { budget: self.budget().clone(), ..settings.held };
         Self {
             gateway: Arc::clone(&self.gateway),
             generation,
@@ -194,7 +190,6 @@ impl Door {
             pairs: self.pairs.clone(),
             streams: Arc::clone(&self.streams),
             turns: Arc::clone(&self.turns),
-            budget: self.budget.clone(),
             tasks: self.tasks.clone(),
             stop: self.stop.clone(),
             is_succeeded: Arc::clone(&self.is_succeeded),
@@ -223,9 +218,9 @@ impl Door {
         self.stop.is_cancelled() && !self.is_succeeded.load(Ordering::Acquire)
     }
 
-    /// What is held for clients.
+    /// What is held for clients: requests, and answers that they have not read.
     pub fn budget(&self) -> &Budget {
-        &self.budget
+        &self.settings.held.budget
     }
 
     /// How many legacy sessions are open.

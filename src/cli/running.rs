@@ -100,15 +100,11 @@ impl Running {
 
     /// Asks it how it is doing.
     pub(super) async fn status(&self) -> Result<Status, Silence> {
-        Ok(self.find().await?.status)
+        Ok(self.confirm().await?.status)
     }
 
     /// Makes sure that it runs, and with this configuration.
-    pub(super) async fn confirm(self) -> Result<Confirmed, Silence> {
-        self.find().await
-    }
-
-    async fn find(&self) -> Result<Confirmed, Silence> {
+    pub(super) async fn confirm(&self) -> Result<Confirmed, Silence> {
         let mut silence = None;
         for address in &self.addresses {
             match self.find_at(*address).await {

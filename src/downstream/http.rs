@@ -107,7 +107,7 @@ where
         builder
             .max_headers(door.settings.max_headers)
             .max_buf_size(door.settings.max_head.max(LEAST_HEAD_BYTES));
-        let wire = Wire::new(io, &door.settings.timeouts, &door.budget);
+        let wire = Wire::new(io, &door.settings.timeouts, door.budget());
         (wire, builder, door.stop.clone(), open)
     };
     let service = service_fn(|request| {

@@ -46,7 +46,7 @@ where
     let talk = Conversation::new(&doors, door, guest, queue, end.clone(), HINT, ROOM);
     let mut client = Client { talk, end: end.clone() };
     let lines = Lines::new(client.talk.door.settings.max_body);
-    let mut lines = lines.counted(&client.talk.door.budget);
+    let mut lines = lines.counted(client.talk.door.budget());
     'reading: loop {
         while let Some(line) = lines.next_line() {
             if !client.talk.follow() {

@@ -79,13 +79,22 @@ struct Plan {
     /// How long after a read the next change waits.
     pause: Duration,
     /// Whether a change came during the pause.
-    is_pressed: bool,
-    /// Whether one came that reading the list cannot have brought on.
-    is_told: bool,
+    pressed: Pressed,
     /// What was read last, in short: the topic's kind, or its two.
     digests: [Option<u64>; 2],
     /// How many items that was.
     items: [usize; 2],
+}
+
+/// What came during the pause behind a read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Pressed {
+    #[default]
+    Not,
+    /// A change right behind the read, which may have brought it on.
+    ByEcho,
+    /// One that the read cannot have brought on.
+    ByChange,
 }
 
 /// A topic that has been listed.
@@ -126,8 +135,7 @@ impl Refresh {
             last_read: None,
             retry: FIRST_RETRY,
             pause: BURST,
-            is_pressed: false,
-            is_told: false,
+            pressed: Pressed::Not,
             done: None,
             digests: [None; 2],
             items: [0; 2],
@@ -363,7 +371,7 @@ impl Refresh {
                 }
                 Err(()) => {
                     failed = true;
-                    plan.is_pressed = false;
+                    plan.pressed = Pressed::Not;
                     // One that is left alone is not asked before a call may be.
                     let rests_until = self.upstream.rests_until();
                     plan.due = Some(Instant::now() + plan.retry).max(rests_until);
@@ -423,14 +431,16 @@ impl Plan {
     /// A change was told: the first is read at once, and those right behind a read are read together.
     fn press(&mut self, now: Instant) {
         let is_echo = self.done.is_some_and(|done| now < done + BURST);
-        let pause = if is_echo { self.pause } else { self.pause.min(STORM) };
+        let (pause, pressed) = match is_echo {
+            true => (self.pause, Pressed::ByEcho),
+            false => (self.pause.min(STORM), Pressed::ByChange),
+        };
         let ready = self.last_read.map_or(now, |read| read + pause);
-        if !self.is_pressed && ready <= now {
+        if self.pressed == Pressed::Not && ready <= now {
             // It has been quiet.
             self.pause = BURST;
         } else {
-            self.is_pressed = true;
-            self.is_told |= !is_echo;
+            self.pressed = self.pressed.max(pressed);
         }
         let soon = ready.max(now);
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
@@ -440,11 +450,12 @@ impl Plan {
     fn relax(&mut self, digests: [Option<u64>; 2]) -> bool {
         self.done = Some(Instant::now());
         let is_new = std::mem::replace(&mut self.digests, digests) != digests;
-        let is_told = std::mem::take(&mut self.is_told);
-        if std::mem::take(&mut self.is_pressed) {
-            let longest = if is_new || is_told { STORM } else { FALSE_ALARMS };
-            self.pause = (self.pause * 2).min(longest);
-        }
+        let longest = match std::mem::take(&mut self.pressed) {
+            Pressed::Not => return is_new,
+            Pressed::ByEcho if !is_new => FALSE_ALARMS,
+            Pressed::ByEcho | Pressed::ByChange => STORM,
+        };
+        self.pause = (self.pause * 2).min(longest);
         is_new
     }
 }

@@ -179,7 +179,9 @@ impl Shared {
     /// Keeps a connection for as long as it may idle, if there is room.
     fn keep(self: &Arc<Self>, lease: Lease, time: Duration) {
         let mut idle = self.idle();
-        if time.is_zero() || lease.is_closed() || idle.leases.len() >= MAX_IDLE_CONNECTIONS {
+        let is_full = idle.leases.len() >= MAX_IDLE_CONNECTIONS;
+        // After the end of all nobody would look after it.
+        if time.is_zero() || lease.is_closed() || is_full || self.stop.is_cancelled() {
             return;
         }
         idle.leases.push((lease, Instant::now() + time));

@@ -37,7 +37,7 @@ pub(super) fn bounded(door: &Arc<Door>, guest: &Guest, id: Option<Id>, call: Cal
         };
         let answer = call.surviving(id.clone()).answer.await?;
         match answer.text {
-            Text::Whole(text) => match door.budget.keep(text) {
+            Text::Whole(text) => match door.budget().keep(text) {
                 Ok(text) => Some(Answer { text: Text::Whole(text), ..answer }),
                 Err(NoRoom) => refuse(unread()),
             },

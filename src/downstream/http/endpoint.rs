@@ -378,7 +378,7 @@ async fn get(
 
 /// Whether so much is held for clients that no stream is opened.
 pub(super) fn is_full(door: &Door) -> bool {
-    door.budget.stage() >= Stage::Scarce
+    door.budget().stage() >= Stage::Scarce
 }
 
 /// Ends a legacy session.

@@ -27,7 +27,7 @@ pub(super) async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, B
         return Err(too_large().into());
     }
     let reading = async {
-        let (mut text, mut held) = (BytesMut::new(), door.budget.hold());
+        let (mut text, mut held) = (BytesMut::new(), door.budget().hold());
         while let Some(frame) = incoming.frame().await {
             let broken = |_| body::refusal(StatusCode::BAD_REQUEST, "the body broke off");
             let Ok(data) = frame.map_err(broken)?.into_data() else {
