@@ -222,7 +222,8 @@ impl Weather {
     /// Something happens to one upstream, lasts for a moment, and is over.
     async fn change(&mut self, lab: &mut Lab, weir: &Weir) {
         let name = self.chance.one_of(&self.names).clone();
-        if self.chance.below(5) == 0 {
+        // However short it is, the first is one of these.
+        if self.counts.is_empty() || self.chance.below(5) == 0 {
             *self.counts.entry("reloads").or_default() += 1;
             return self.rules.change(&mut self.chance, &name, lab, weir).await;
         }
@@ -321,8 +322,8 @@ impl Rules {
             0 | 1 => self.has_guest = !self.has_guest,
             2 => self.has_visitor = !self.has_visitor,
             3 => self.may_all = !self.may_all,
-            4 => *self.times.entry(name.to_owned()).or_default() += 1,
-            _ => return self.spoil(lab, weir).await,
+            5 if self.applied > 0 => return self.spoil(lab, weir).await,
+            _ => *self.times.entry(name.to_owned()).or_default() += 1,
         }
         self.apply(lab, weir).await;
         // Both eras see what holds now, as soon as it has been listed.
