@@ -12,6 +12,7 @@
 //! Knows nothing of: JSON-RPC, MCP, and what the members mean.
 
 mod extract;
+mod scan;
 mod strings;
 
 pub use extract::{Extract, Extracted};
@@ -22,8 +23,9 @@ use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
+
+use scan::Flaw;
 
 /// How many members an [`Object`] may have.
 pub const MAX_MEMBERS: usize = 1_024;
@@ -42,10 +44,17 @@ pub struct Object {
 
 #[derive(Clone)]
 struct Member {
-    /// The key as it is meant, for looking up; `None` where the raw text between the quotes is it.
-    unescaped: Option<Box<str>>,
-    key: Text,
+    key: Key,
     value: Text,
+}
+
+/// A member's name: a part of the object's own text, quotes included, or set since.
+#[derive(Clone)]
+enum Key {
+    At(Range<usize>),
+    /// One that is written with escapes, and what it means.
+    Escaped(Range<usize>, Box<str>),
+    Set(Box<str>),
 }
 
 /// A piece of JSON: a part of the object's own text, or set since.
@@ -80,30 +89,20 @@ impl Object {
 
     /// Reads the object in `text`, at most `depth` levels deep.
     pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, Malformed> {
-        // serde_json's raw values have no limit of their own: 10⁶ brackets would pass.
-        if exceeds_depth(&text, depth) {
-            return Err(Malformed::TooDeep(depth));
-        }
-        match text.iter().find(|byte| !byte.is_ascii_whitespace()) {
-            Some(b'{') => {}
-            _ => {
-                return Err(match serde_json::from_slice::<IgnoredAny>(&text) {
-                    Ok(_) => Malformed::NotAnObject,
-                    Err(error) => Malformed::Syntax(error.to_string()),
-                });
+        std::str::from_utf8(&text).map_err(|bad| Malformed::Syntax(bad.to_string()))?;
+        let mut members: Vec<Member> = Vec::with_capacity(USUAL_MEMBERS);
+        let mut refused = None;
+        let read = scan::object(&text, depth, |found| {
+            if refused.is_none() {
+                refused = add(&text, &mut members, found).err();
             }
+        });
+        match (read, refused) {
+            (Ok(()), None) => Ok(Self { text, members, changed: false }),
+            (Err(Flaw::TooDeep), _) => Err(Malformed::TooDeep(depth)),
+            (Err(Flaw::Syntax), _) => Err(malformed(&text)),
+            (Ok(()), Some(refused)) => Err(refused),
         }
-        let mut reader = serde_json::Deserializer::from_slice(&text);
-        let members = serde::Deserializer::deserialize_map(&mut reader, Members { text: &text })
-            .and_then(|members| reader.end().map(|()| members))
-            .map_err(|error| {
-                if error.is_data() {
-                    Malformed::Members(error.to_string())
-                } else {
-                    Malformed::Syntax(error.to_string())
-                }
-            })?;
-        Ok(Self { text, members, changed: false })
     }
 
     /// An object without members.
@@ -113,7 +112,7 @@ impl Object {
 
     /// The raw text of a member.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.member(key).map(|member| self.text_of(&member.value))
+        self.member(key).map(|member| self.str_of(&member.value))
     }
 
     /// The raw text of a member, sharing this object's memory.
@@ -144,7 +143,7 @@ impl Object {
 
     /// The keys, in order, decoded.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.members.iter().map(|member| self.key_of(member))
+        self.members.iter().map(|member| str_in(member.key.meant(&self.text)))
     }
 
     /// How many bytes of text it keeps, whatever was set or taken since.
@@ -162,8 +161,7 @@ impl Object {
             self.members[at].value = value;
             return;
         }
-        let unescaped = Some(key.into());
-        self.members.push(Member { unescaped, key: Text::Set(quote(key)), value });
+        self.members.push(Member { key: Key::Set(key.into()), value });
     }
 
     /// Removes a member and returns its raw text.
@@ -179,7 +177,14 @@ impl Object {
         if !self.changed {
             return self.text.clone();
         }
-        let mut out = Vec::with_capacity(self.text.len() + 64);
+        let of_member = |member: &Member| {
+            let key = match &member.key {
+                Key::At(range) | Key::Escaped(range, _) => range.len(),
+                Key::Set(key) => key.len() + 2,
+            };
+            key + self.text_of(&member.value).len() + 2
+        };
+        let mut out = Vec::with_capacity(1 + self.members.iter().map(of_member).sum::<usize>());
         self.write_to(&mut out);
         out.into()
     }
@@ -195,43 +200,51 @@ impl Object {
             if at > 0 {
                 out.push(b',');
             }
-            out.extend_from_slice(self.text_of(&member.key).as_bytes());
+            match &member.key {
+                Key::At(range) | Key::Escaped(range, _) => {
+                    out.extend_from_slice(&self.text[range.clone()]);
+                }
+                Key::Set(key) => write_quoted(out, key),
+            }
             out.push(b':');
-            out.extend_from_slice(self.text_of(&member.value).as_bytes());
+            out.extend_from_slice(self.text_of(&member.value));
         }
         out.push(b'}');
     }
 
     fn position(&self, key: &str) -> Option<usize> {
-        self.members.iter().position(|member| self.key_of(member) == key)
+        self.members.iter().position(|member| member.key.meant(&self.text) == key.as_bytes())
     }
 
     fn member(&self, key: &str) -> Option<&Member> {
-        self.members.iter().find(|member| self.key_of(member) == key)
+        self.members.iter().find(|member| member.key.meant(&self.text) == key.as_bytes())
     }
 
-    fn key_of<'a>(&'a self, member: &'a Member) -> &'a str {
-        match &member.unescaped {
-            Some(key) => key,
-            None => {
-                let quoted = self.text_of(&member.key);
-                &quoted[1..quoted.len() - 1]
-            }
+    fn text_of<'a>(&'a self, text: &'a Text) -> &'a [u8] {
+        match text {
+            Text::At(range) => &self.text[range.clone()],
+            Text::Set(bytes) => bytes,
         }
     }
 
-    fn text_of<'a>(&'a self, text: &'a Text) -> &'a str {
-        let bytes = match text {
-            Text::At(range) => &self.text[range.clone()],
-            Text::Set(bytes) => bytes,
-        };
-        std::str::from_utf8(bytes).expect("parsing checked that the text is UTF-8")
+    fn str_of<'a>(&'a self, text: &'a Text) -> &'a str {
+        str_in(self.text_of(text))
     }
 
     fn bytes_of(&self, text: &Text) -> Bytes {
         match text {
             Text::At(range) => self.text.slice(range.clone()),
             Text::Set(bytes) => bytes.clone(),
+        }
+    }
+}
+
+impl Key {
+    /// The key as it is meant, by the object's text.
+    fn meant<'a>(&'a self, text: &'a [u8]) -> &'a [u8] {
+        match self {
+            Self::At(range) => &text[range.start + 1..range.end - 1],
+            Self::Escaped(_, meant) | Self::Set(meant) => meant.as_bytes(),
         }
     }
 }
@@ -256,7 +269,13 @@ impl PartialEq for Object {
 
 /// Writes a string as JSON text, quotes included.
 pub fn quote(text: &str) -> Bytes {
-    serde_json::to_vec(text).expect("a string is always writable as JSON").into()
+    let mut out = Vec::with_capacity(text.len() + 2);
+    write_quoted(&mut out, text);
+    out.into()
+}
+
+fn write_quoted(out: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(out, text).expect("a string is always writable as JSON");
 }
 
 /// Reads JSON text that is a string; `None` if it is something else.
@@ -270,8 +289,10 @@ pub fn decode_string(raw: &str) -> Option<Cow<'_, str>> {
 
 /// The raw texts of an array's elements, sharing its memory; `None` if it is no array.
 pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
-    let mut reader = serde_json::Deserializer::from_slice(array);
-    serde::Deserializer::deserialize_seq(&mut reader, Elements { text: array }).ok()
+    std::str::from_utf8(array).ok()?;
+    let mut elements = Vec::new();
+    scan::array(array, |place| elements.push(array.slice(place))).ok()?;
+    Some(elements)
 }
 
 /// Replaces the line breaks between JSON's tokens, so that the text fits on one line.
@@ -285,142 +306,43 @@ pub fn on_one_line(text: Bytes) -> Bytes {
     spaced.collect::<Vec<u8>>().into()
 }
 
-/// Whether brackets nest more than `limit` deep. Reads quotes and brackets only: a text that is no
-/// JSON may be judged either way, and fails when it is parsed.
-fn exceeds_depth(text: &[u8], limit: usize) -> bool {
-    if limit == usize::MAX {
-        return false;
+/// Adds a member that was found in `text`.
+fn add(text: &Bytes, members: &mut Vec<Member>, found: scan::Found) -> Result<(), Malformed> {
+    if members.len() == MAX_MEMBERS {
+        return Err(Malformed::Members(format!("more than {MAX_MEMBERS} members in one object")));
     }
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for byte in text {
-        if in_string {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => in_string = false,
-                _ => {}
-            }
-            continue;
+    let key = match found.is_escaped {
+        false => Key::At(found.key),
+        true => {
+            let meant = serde_json::from_slice(&text[found.key.clone()]);
+            Key::Escaped(found.key, meant.map_err(|bad| Malformed::Syntax(bad.to_string()))?)
         }
-        match byte {
-            b'"' => in_string = true,
-            b'{' | b'[' => {
-                depth += 1;
-                if depth > limit {
-                    return true;
-                }
-            }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
+    };
+    let meant = key.meant(text);
+    if members.iter().any(|member| member.key.meant(text) == meant) {
+        let name = str_in(meant);
+        return Err(Malformed::Members(format!("member {name:?} stands twice")));
     }
-    false
+    members.push(Member { key, value: Text::At(found.value) });
+    Ok(())
 }
 
-/// Where `part`, which was borrowed from `text`, stands in it.
-fn range_in(text: &Bytes, part: &str) -> Range<usize> {
-    let start = part.as_ptr() as usize - text.as_ptr() as usize;
-    start..start + part.len()
-}
-
-/// Reads the members of an object with their places.
-struct Members<'a> {
-    text: &'a Bytes,
-}
-
-impl<'de> Visitor<'de> for Members<'de> {
-    type Value = Vec<Member>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<Member>, A::Error> {
-        let mut members: Vec<Member> = Vec::new();
-        let mut names: Vec<Cow<'de, str>> = Vec::new();
-        let mut end_of_last = 0;
-        while let Some(name) = map.next_key_seed(Key)? {
-            let value: &'de RawValue = map.next_value()?;
-            if members.len() == MAX_MEMBERS {
-                let text = format!("more than {MAX_MEMBERS} members in one object");
-                return Err(serde::de::Error::custom(text));
-            }
-            if names.contains(&name) {
-                return Err(serde::de::Error::custom(format!("member {name:?} stands twice")));
-            }
-            let value = range_in(self.text, value.get());
-            let key = self.key_between(end_of_last, value.start);
-            end_of_last = value.end;
-            let plain = self.text[key.start + 1..key.end - 1] == *name.as_bytes();
-            members.push(Member {
-                unescaped: (!plain).then(|| name.as_ref().into()),
-                key: Text::At(key),
-                value: Text::At(value),
-            });
-            names.push(name);
-        }
-        Ok(members)
+/// Why a text that is no object is none, in the words of the library that tells the place.
+#[cold]
+fn malformed(text: &[u8]) -> Malformed {
+    match serde_json::from_slice::<IgnoredAny>(text) {
+        Ok(_) => Malformed::NotAnObject,
+        Err(error) => Malformed::Syntax(error.to_string()),
     }
 }
 
-impl Members<'_> {
-    /// The quoted key, which is all that stands between one value and the next but punctuation.
-    fn key_between(&self, start: usize, end: usize) -> Range<usize> {
-        let between = &self.text[start..end];
-        let is_quote = |byte: &u8| *byte == b'"';
-        let first = between.iter().position(is_quote).expect("a member has a key");
-        let last = between.iter().rposition(is_quote).expect("a member has a key");
-        start + first..start + last + 1
-    }
+/// A part of what was read before.
+fn str_in(part: &[u8]) -> &str {
+    std::str::from_utf8(part).expect("it was checked that the text is UTF-8")
 }
 
-/// Reads a key, borrowed where it holds no escape.
-struct Key;
-
-impl<'de> DeserializeSeed<'de> for Key {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
-        from.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Key {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a member's name")
-    }
-
-    fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(key))
-    }
-
-    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(key.to_owned()))
-    }
-}
-
-/// Reads the elements of an array.
-struct Elements<'a> {
-    text: &'a Bytes,
-}
-
-impl<'de> Visitor<'de> for Elements<'de> {
-    type Value = Vec<Bytes>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON array")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Vec<Bytes>, A::Error> {
-        let mut elements = Vec::new();
-        while let Some(element) = array.next_element::<&'de RawValue>()? {
-            elements.push(self.text.slice(range_in(self.text, element.get())));
-        }
-        Ok(elements)
-    }
-}
+/// Room for those of a message without asking for more.
+const USUAL_MEMBERS: usize = 6;
 
 #[cfg(test)]
 mod tests {

@@ -18,6 +18,7 @@ const FLOORS: [&[&str]; 7] = [
         "moment",
         "secret",
         "sha256",
+        "skim",
         "trail",
     ],
     &["rpc"],

@@ -12,6 +12,7 @@
 
 use super::HiddenText;
 use crate::hidden::is_hidden;
+use crate::skim::skim;
 
 /// What comes of a text that hides something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,8 +54,10 @@ pub(super) fn may_hide(text: &[u8]) -> bool {
             || (byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r'))
     };
     let mut rest = text;
-    while let Some(at) = rest.iter().position(|byte| is_odd(*byte)) {
-        let (odd, next) = (rest[at], rest.get(at + 1).copied().unwrap_or_default());
+    loop {
+        let at = skim(rest, |byte| !(b' '..0x7F).contains(&byte) || byte == b'\\', is_odd);
+        let Some(odd) = rest.get(at).copied() else { return false };
+        let next = rest.get(at + 1).copied().unwrap_or_default();
         let may_hide = match odd {
             b'\\' => matches!(next, b'u' | b'b' | b'f'),
             // Others with these first bytes are common: accents and Greek, Arabic, emoji.
@@ -70,7 +73,6 @@ pub(super) fn may_hide(text: &[u8]) -> bool {
         let taken = if (odd, next) == (b'\\', b'\\') { 2 } else { 1 };
         rest = rest.get(at + taken..).unwrap_or_default();
     }
-    false
 }
 
 /// A character's name where it must be seen.

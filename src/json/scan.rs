@@ -1,0 +1,389 @@
+//! Passes over JSON text once: checks it and tells where things stand in it.
+//!
+//! Promises: what passes is JSON as RFC 8259 has it, apart from what the escapes of a string mean, nested at most so
+//! deep as allowed; a text of any depth is passed in bounded stack. Bytes inside strings are taken many at a time, which
+//! is why it is here: this is what each message is read with.
+//!
+//! Knows nothing of: UTF-8, which its caller has checked, and what the values mean.
+
+use std::ops::Range;
+
+use crate::skim::skim;
+
+/// Why a text does not pass.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// It is no JSON.
+    Syntax,
+    /// It is nested more deeply than allowed.
+    TooDeep,
+}
+
+/// A member of the object that a text is.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Its key, with the quotes.
+    pub(super) key: Range<usize>,
+    /// Whether anything in the key is written as an escape.
+    pub(super) is_escaped: bool,
+    pub(super) value: Range<usize>,
+}
+
+/// Passes over a text that is an object, at most `depth` levels deep, and shows each member as it comes.
+pub(super) fn object(text: &[u8], depth: usize, mut show: impl FnMut(Found)) -> Result<(), Flaw> {
+    let mut scan = Scan { text, at: 0, depth };
+    scan.white();
+    scan.enter(b'{', 0)?;
+    if !scan.leaves(b'}') {
+        loop {
+            let start = scan.at;
+            let is_escaped = scan.string()?;
+            let key = start..scan.at;
+            scan.colon()?;
+            let start = scan.at;
+            scan.value(1)?;
+            show(Found { key, is_escaped, value: start..scan.at });
+            if !scan.goes_on(b'}')? {
+                break;
+            }
+        }
+    }
+    scan.end()
+}
+
+/// Passes over a text that is an array, of any depth, and shows the place of each element as it comes.
+pub(super) fn array(text: &[u8], mut show: impl FnMut(Range<usize>)) -> Result<(), Flaw> {
+    let mut scan = Scan { text, at: 0, depth: usize::MAX };
+    scan.white();
+    scan.enter(b'[', 0)?;
+    if !scan.leaves(b']') {
+        loop {
+            let start = scan.at;
+            scan.value(1)?;
+            show(start..scan.at);
+            if !scan.goes_on(b']')? {
+                break;
+            }
+        }
+    }
+    scan.end()
+}
+
+struct Scan<'a> {
+    text: &'a [u8],
+    at: usize,
+    /// How many levels there may be.
+    depth: usize,
+}
+
+impl Scan<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn white(&mut self) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn take(&mut self, byte: u8) -> Result<(), Flaw> {
+        if self.peek() != Some(byte) {
+            return Err(Flaw::Syntax);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Passes the bracket that begins a level within `levels` others, and what is white behind it.
+    fn enter(&mut self, bracket: u8, levels: usize) -> Result<(), Flaw> {
+        self.take(bracket)?;
+        if levels >= self.depth {
+            return Err(Flaw::TooDeep);
+        }
+        self.white();
+        Ok(())
+    }
+
+    /// Passes this bracket, should it come next.
+    fn leaves(&mut self, bracket: u8) -> bool {
+        let is_next = self.peek() == Some(bracket);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    /// Behind a value: passes the comma, which something follows, or the bracket, which nothing does.
+    fn goes_on(&mut self, bracket: u8) -> Result<bool, Flaw> {
+        self.white();
+        if self.leaves(bracket) {
+            return Ok(false);
+        }
+        self.take(b',')?;
+        self.white();
+        Ok(true)
+    }
+
+    /// Passes the colon behind a key.
+    fn colon(&mut self) -> Result<(), Flaw> {
+        self.white();
+        self.take(b':')?;
+        self.white();
+        Ok(())
+    }
+
+    /// Nothing but white space may follow.
+    fn end(&mut self) -> Result<(), Flaw> {
+        self.white();
+        if self.at == self.text.len() { Ok(()) } else { Err(Flaw::Syntax) }
+    }
+
+    /// Passes one value, which stands within so many levels.
+    fn value(&mut self, levels: usize) -> Result<(), Flaw> {
+        let mut open = Brackets::default();
+        loop {
+            match self.peek().ok_or(Flaw::Syntax)? {
+                b'"' => _ = self.string()?,
+                b'{' => {
+                    self.enter(b'{', levels.saturating_add(open.count))?;
+                    if !self.leaves(b'}') {
+                        open.push(b'}');
+                        self.string()?;
+                        self.colon()?;
+                        continue;
+                    }
+                }
+                b'[' => {
+                    self.enter(b'[', levels.saturating_add(open.count))?;
+                    if !self.leaves(b']') {
+                        open.push(b']');
+                        continue;
+                    }
+                }
+                b't' => self.word(b"true")?,
+                b'f' => self.word(b"false")?,
+                b'n' => self.word(b"null")?,
+                _ => self.number()?,
+            }
+            loop {
+                let Some(bracket) = open.last() else { return Ok(()) };
+                if !self.goes_on(bracket)? {
+                    open.pop();
+                    continue;
+                }
+                if bracket == b'}' {
+                    self.string()?;
+                    self.colon()?;
+                }
+                break;
+            }
+        }
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), Flaw> {
+        if !self.text[self.at..].starts_with(word) {
+            return Err(Flaw::Syntax);
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn number(&mut self) -> Result<(), Flaw> {
+        self.leaves(b'-');
+        if !self.leaves(b'0') {
+            self.digits()?;
+        }
+        if self.leaves(b'.') {
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if !self.leaves(b'+') {
+                self.leaves(b'-');
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    /// Passes one digit or more.
+    fn digits(&mut self) -> Result<(), Flaw> {
+        let rest = &self.text[self.at..];
+        let count = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+        self.at += count;
+        if count == 0 { Err(Flaw::Syntax) } else { Ok(()) }
+    }
+
+    /// Passes a string, and tells whether anything in it is written as an escape.
+    fn string(&mut self) -> Result<bool, Flaw> {
+        self.take(b'"')?;
+        let mut is_escaped = false;
+        loop {
+            self.at += skim(&self.text[self.at..], is_special, is_special);
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(is_escaped);
+                }
+                Some(b'\\') => {
+                    is_escaped = true;
+                    self.escape()?;
+                }
+                _ => return Err(Flaw::Syntax),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), Flaw> {
+        let length = match self.text.get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
+            Some(b'u') => 6,
+            _ => return Err(Flaw::Syntax),
+        };
+        let digits = self.text.get(self.at + 2..self.at + length).ok_or(Flaw::Syntax)?;
+        if !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(Flaw::Syntax);
+        }
+        self.at += length;
+        Ok(())
+    }
+}
+
+/// Which brackets will have to come, a bit each: 1 for that of an object.
+#[derive(Default)]
+struct Brackets {
+    count: usize,
+    /// The latest of them, which are at most 64.
+    latest: u64,
+    /// Those before them, 64 each.
+    before: Vec<u64>,
+}
+
+impl Brackets {
+    fn push(&mut self, bracket: u8) {
+        if self.count > 0 && self.count.is_multiple_of(64) {
+            self.before.push(self.latest);
+        }
+        self.latest = self.latest << 1 | u64::from(bracket == b'}');
+        self.count += 1;
+    }
+
+    fn last(&self) -> Option<u8> {
+        let bracket = if self.latest & 1 == 1 { b'}' } else { b']' };
+        (self.count > 0).then_some(bracket)
+    }
+
+    fn pop(&mut self) {
+        self.count -= 1;
+        self.latest >>= 1;
+        if self.count > 0 && self.count.is_multiple_of(64) {
+            self.latest = self.before.pop().unwrap_or_default();
+        }
+    }
+}
+
+/// Whether a byte means something in a string, or may not be in one.
+fn is_special(byte: u8) -> bool {
+    byte == b'"' || byte == b'\\' || byte < b' '
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde::de::IgnoredAny;
+
+    fn passes(text: &[u8]) -> bool {
+        let mut members = 0;
+        object(text, usize::MAX, |_| members += 1).is_ok()
+    }
+
+    /// What the library makes of it, of which escapes and UTF-8 are not asked.
+    fn is_object(text: &[u8]) -> bool {
+        let first = text.iter().find(|byte| !b" \n\r\t".contains(byte));
+        first == Some(&b'{') && serde_json::from_slice::<IgnoredAny>(text).is_ok()
+    }
+
+    #[test]
+    fn any_depth_is_passed_and_counted() {
+        for levels in [1, 2, 63, 64, 65, 127, 128, 129, 192, 193, 300, 100_000] {
+            let (open, close) = ("[{\"a\":".repeat(levels), "}]".repeat(levels));
+            let text = format!("{{\"a\":{open}1{close}}}");
+            assert_eq!(object(text.as_bytes(), 2 * levels + 1, |_| {}), Ok(()), "{levels}");
+            assert_eq!(object(text.as_bytes(), 2 * levels, |_| {}), Err(Flaw::TooDeep), "{levels}");
+            let wrong = format!("{{\"a\":{open}1{}}}", "]}".repeat(levels));
+            assert_eq!(object(wrong.as_bytes(), usize::MAX, |_| {}), Err(Flaw::Syntax));
+        }
+    }
+
+    #[test]
+    fn what_ends_a_string_is_found_wherever_it_stands() {
+        for length in 0..100 {
+            for (special, is_good) in
+                [("\\\"", true), ("\\u00e9", true), ("\n", false), ("\u{1f}", false)]
+            {
+                let text =
+                    format!("{{\"a\":\"{}{special}é{}\"}}", "x".repeat(length), "y".repeat(40));
+                assert_eq!(passes(text.as_bytes()), is_good, "{text:?}");
+            }
+        }
+    }
+
+    /// JSON, or nearly: pieces of it in any order, wrapped so that most begin well.
+    fn nearly() -> impl Strategy<Value = String> {
+        let pieces = [
+            "{", "}", "[", "]", ",", ":", "\"", "\"a\"", "\"b\":", "\\", "\\u00", "\\ud800", "\\n",
+            "0", "01", "-", "-1.5", "1e", "E+7", ".", "2.", "true", "nul", "null", "fals", " ",
+            "\n", "\u{c}", "\u{1}", "é",
+        ];
+        prop::collection::vec(prop::sample::select(pieces.to_vec()), 0..12)
+            .prop_map(|pieces| pieces.concat())
+    }
+
+    fn value() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<f64>().prop_map(Into::into),
+            any::<i64>().prop_map(Into::into),
+            ".*".prop_map(Into::into),
+        ];
+        leaf.prop_recursive(5, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+                prop::collection::btree_map(".*", inner, 0..6)
+                    .prop_map(|members| serde_json::Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn it_takes_what_the_library_takes(
+            text in nearly(),
+            shape in prop::sample::select(vec!["{\"k\":_}", "{_}", "{\"k\":[_]}", "{\"k\":\"_\"}", "_"]),
+        ) {
+            let text = shape.replace('_', &text);
+            prop_assert_eq!(passes(text.as_bytes()), is_object(text.as_bytes()), "{}", text);
+        }
+
+        #[test]
+        fn it_takes_what_the_library_writes_and_finds_what_is_in_it(
+            value in value(), is_spread in any::<bool>(), cut in any::<prop::sample::Index>(),
+        ) {
+            let whole = serde_json::json!({ "k": value, "l": [value] });
+            let text = if is_spread { serde_json::to_string_pretty(&whole) } else { serde_json::to_string(&whole) };
+            let text = text.expect("a value is writable");
+            let mut found = Vec::new();
+            object(text.as_bytes(), usize::MAX, |member| found.push(member)).expect("an object");
+            let keys: Vec<_> = found.iter().map(|member| &text[member.key.clone()]).collect();
+            prop_assert_eq!(keys, ["\"k\"", "\"l\""]);
+            let read: serde_json::Value = serde_json::from_str(&text[found[0].value.clone()]).expect("a value");
+            prop_assert_eq!(read, serde_json::from_str::<serde_json::Value>(&value.to_string()).expect("a value"));
+            let mut elements = Vec::new();
+            array(text[found[1].value.clone()].as_bytes(), |place| elements.push(place)).expect("an array");
+            prop_assert_eq!(elements.len(), 1);
+            // And nothing that was cut off.
+            prop_assert!(!passes(&text.as_bytes()[..cut.index(text.len())]));
+        }
+    }
+}
