@@ -116,14 +116,17 @@ impl Extract {
         Bytes::copy_from_slice(&self.rest)
     }
 
-    /// Follows the next bytes. Line breaks between tokens become spaces, so that the value fits a line.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<Extracted, Unreadable> {
-        let mut value = BytesMut::new();
+    /// Follows the next bytes. Line breaks between tokens become spaces, so that the value fits a line; without any, what
+    /// is returned shares the memory of `bytes`.
+    pub fn feed(&mut self, bytes: &Bytes) -> Result<Extracted, Unreadable> {
+        let mut value = Bytes::new();
         let mut at = 0;
         while at < bytes.len() {
-            // The bulk of a large value: take runs of plain bytes at once.
+            // The bulk of a large value, which has one beginning and one end.
             if self.inside() {
-                at += self.follow_value(&bytes[at..], &mut value);
+                let start = at;
+                at += self.follow_value(&bytes[at..]);
+                value = super::on_one_line(bytes.slice(start..at));
                 continue;
             }
             self.step(bytes[at])?;
@@ -132,22 +135,31 @@ impl Extract {
         if self.rest.len() > self.rest_limit {
             return Err(Unreadable);
         }
-        let value = value.freeze();
         Ok(if self.at == At::End { Extracted::End(value) } else { Extracted::Part(value) })
     }
 
     /// Takes bytes of the wanted value up to its end or the end of `bytes`; returns how many.
-    fn follow_value(&mut self, bytes: &[u8], value: &mut BytesMut) -> usize {
-        for (at, byte) in bytes.iter().enumerate() {
-            if !self.ends_value(*byte) {
-                continue;
+    fn follow_value(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            // In a string nothing is of interest but what may end it, unless it is a name that is watched for.
+            if self.in_string && !self.escaped && !self.is_in_key() {
+                at += memchr::memchr2(b'"', b'\\', &bytes[at..]).unwrap_or(bytes.len() - at);
+                if at == bytes.len() {
+                    break;
+                }
             }
-            push_on_one_line(value, &bytes[..at]);
-            self.at = At::Members;
-            return at;
+            if self.ends_value(bytes[at]) {
+                self.at = At::Members;
+                break;
+            }
+            at += 1;
         }
-        push_on_one_line(value, bytes);
-        bytes.len()
+        at
+    }
+
+    fn is_in_key(&self) -> bool {
+        self.watched.as_ref().is_some_and(|watched| watched.key.is_some())
     }
 
     /// Whether `byte` is the first one behind the value that we are in.
@@ -260,16 +272,6 @@ impl Watched {
     }
 }
 
-fn push_on_one_line(out: &mut BytesMut, bytes: &[u8]) {
-    let start = out.len();
-    out.extend_from_slice(bytes);
-    for byte in &mut out[start..] {
-        if matches!(byte, b'\n' | b'\r') {
-            *byte = b' ';
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,7 +283,7 @@ mod tests {
         let mut value = Vec::new();
         let mut ended = false;
         for piece in text.as_bytes().chunks(size) {
-            match extract.feed(piece)? {
+            match extract.feed(&Bytes::copy_from_slice(piece))? {
                 Extracted::Part(part) => value.extend_from_slice(&part),
                 Extracted::End(part) => {
                     value.extend_from_slice(&part);
@@ -332,7 +334,7 @@ mod tests {
             for size in 1..=text.len() {
                 let mut extract = Extract::new("result", 1_000).watching(Some("asks"));
                 text.as_bytes().chunks(size).for_each(|piece| {
-                    extract.feed(piece).expect(&text);
+                    extract.feed(&Bytes::copy_from_slice(piece)).expect(&text);
                 });
                 assert_eq!(extract.has_come(), expected, "{value} {size}");
             }

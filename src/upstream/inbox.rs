@@ -59,7 +59,7 @@ impl Inbox {
     /// Ends the request that a text was to answer, as far as its ends tell.
     fn end_named(&self, head: &[u8], tail: &[u8], failure: Failure) -> bool {
         let mut extract = Extract::new("result", head.len());
-        let _ = extract.feed(head);
+        let _ = extract.feed(&Bytes::copy_from_slice(head));
         // Only where the result has begun is it an answer, and what precedes it the envelope.
         let id = extract.found().then(|| minted_id(&extract.rest()).or_else(|| last_id(tail)));
         id.flatten().is_some_and(|id| self.ear.pending.settle(id, Err(failure)))

@@ -52,14 +52,16 @@ pub(super) async fn read(
         growing.reach(held.len()).map_err(|NoRoom| Failure::NoRoom)?;
         if may_stream && held.len() > HELD_BYTES {
             let mut extract = Extract::new("result", ENVELOPE_BYTES).watching(unless);
-            match extract.feed(&held) {
+            let text = held.split().freeze();
+            match extract.feed(&text) {
                 Ok(begun) if extract.found() && !extract.has_come() => {
-                    let room = limit - held.len();
+                    let room = limit - text.len();
                     return Ok(Read::Arriving(Follow { body, extract, id, room }.pieces(begun)));
                 }
                 // What has to be read, an error object, or an array of messages: read it whole.
                 _ => may_stream = false,
             }
+            held = BytesMut::from(text);
         }
     }
     Ok(Read::Whole(growing.bind(held.freeze())))
