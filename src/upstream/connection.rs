@@ -139,7 +139,7 @@ impl Connection {
             return self.send(wired, call, questions, sent, settings).await;
         }
         let send = |call| async move { self.send(wired, &call, questions, sent, settings).await };
-        rounds::run(call, questions, send).await
+        Box::pin(rounds::run(call, questions, send)).await
     }
 
     async fn send(
@@ -160,7 +160,7 @@ impl Connection {
         if !mismatch || call.method != Method::CallTool {
             return Ok(wired.reply(answer));
         }
-        self.list(Kind::Tool, settings).await?;
+        Box::pin(self.list(Kind::Tool, settings)).await?;
         let request = wired.dress(call, questions, sent);
         if request.headers == headers {
             return Ok(wired.reply(answer));
@@ -273,7 +273,7 @@ impl Wired {
 
     async fn ask(&self, request: Outgoing) -> Result<Answer, Failure> {
         let came = match request.questions.clone() {
-            Some(questions) => self.converse(request, questions).await,
+            Some(questions) => Box::pin(self.converse(request, questions)).await,
             None => self.wire.exchange(request).await,
         };
         match &self.dialect {
@@ -287,7 +287,7 @@ impl Wired {
         let (logs, answer) = (call.caller.notes.logs(), self.ask(request));
         match &self.dialect {
             Dialect::Legacy(legacy::Dialect { levels: Some(levels), .. }) => {
-                levels.beside(logs, |level| self.set_level(level), answer).await
+                levels.beside(logs, |level| Box::pin(self.set_level(level)), Box::pin(answer)).await
             }
             // Where there are no sessions each request says it.
             Dialect::Legacy(_) | Dialect::Modern(_) => answer.await,

@@ -56,7 +56,7 @@ impl Wire {
         let response = self.courier.post(message, &request.headers, &request.sent).await?;
         let (head, body) = response.into_parts();
         if !head.status.is_success() {
-            return Err(refusal(&self.ear, id, &head, body).await);
+            return Err(Box::pin(refusal(&self.ear, id, &head, body)).await);
         }
         let outcome = match media_type(&head.headers) {
             Media::Json => {
@@ -74,7 +74,7 @@ impl Wire {
             }
             Media::Events => {
                 let events = self.courier.events(body, Oversize::Fails);
-                self.follow(id, request, events).await?
+                Box::pin(self.follow(id, request, events)).await?
             }
             Media::None => {
                 return Err(Failure::Protocol(format!("HTTP {} without an answer", head.status)));

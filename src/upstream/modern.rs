@@ -32,8 +32,11 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// The revision that is spoken.
+/// The revision that is spoken, and as JSON.
 const REVISION: Revision = Revision::V2026_07_28;
+const QUOTED: &str = "\"2026-07-28\"";
+/// Room for the headers of a request.
+const USUAL_HEADERS: usize = 4;
 
 /// Nothing has to be agreed on: there is no handshake. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -273,12 +276,12 @@ fn dressed_declaring(
     capabilities: Bytes,
 ) -> Outgoing {
     let mut context = params.get_object("_meta").unwrap_or_default();
-    context.set(meta::PROTOCOL_VERSION, json::quote(REVISION.as_str()));
+    context.set(meta::PROTOCOL_VERSION, QUOTED);
     context.set(meta::CLIENT_INFO, info.unwrap_or_else(super::client_info));
     context.set(meta::CLIENT_CAPABILITIES, capabilities);
     params.set("_meta", context.to_bytes());
 
-    let mut headers = HeaderMap::new();
+    let mut headers = HeaderMap::with_capacity(USUAL_HEADERS);
     headers.insert(VERSION, HeaderValue::from_static(REVISION.as_str()));
     headers.insert(METHOD, HeaderValue::from_static(method));
     Outgoing::new(method, params, headers)
@@ -321,6 +324,11 @@ fn named(mut request: Outgoing, member: Option<&str>) -> Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_revision_is_the_same_as_text_and_as_json() {
+        assert_eq!(json::quote(REVISION.as_str()), QUOTED);
+    }
 
     #[test]
     fn the_revisions_that_a_server_names_decide() {
