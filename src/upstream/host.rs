@@ -488,7 +488,7 @@ mod tests {
         });
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let url = Uri::from_static("http://upstream.test:1/");
-        let pool = Pool::new(Arc::new(host), url, CONNECT, tasks, stop.clone());
+        let pool = Pool::new(Arc::new(host), url, 1, CONNECT, tasks, stop.clone());
         let ask = async || {
             let request = hyper::Request::get("/").header("host", "upstream.test");
             let request = request.body(http_body_util::Full::default()).expect("a request");

@@ -247,7 +247,9 @@ impl Opener {
         let pool = self.pool.get_or_init(|| {
             let (dial, stop) = (Arc::clone(&self.dial), self.pool_stop.clone());
             let connect = self.settings.timeouts.connect;
-            Pool::new(dial, url.clone(), connect, self.tasks.clone(), stop)
+            // A call that has its turn finds a connection, however many go on at a time.
+            let most = self.settings.limits.concurrency;
+            Pool::new(dial, url.clone(), most, connect, self.tasks.clone(), stop)
         });
         let (limit, budget) = (self.settings.limits.max_message, self.budget.clone());
         let (pool, tasks) = (pool.clone(), self.tasks.clone());

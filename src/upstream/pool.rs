@@ -2,7 +2,7 @@
 //!
 //! Promises: a connection is pooled only after its response was read to the end; one whose response is
 //! dropped earlier is closed at once, so that the server notices. A request goes out a second time only
-//! if hyper hands it back unsent. No redirect is followed.
+//! if hyper hands it back unsent, or if it is a GET that broke on a connection kept from before. No redirect is followed.
 //!
 //! Knows nothing of: what requests and responses hold.
 
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::header::HeaderMap;
-use hyper::{Request, Response, Uri};
+use hyper::{Method, Request, Response, Uri};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,8 +31,6 @@ const MAX_IDLE: Duration = Duration::from_secs(60);
 const IDLE_MARGIN: Duration = Duration::from_secs(1);
 /// How long a pooled connection may take to be ready.
 const READY: Duration = Duration::from_millis(100);
-/// How many connections may idle; further ones are closed after use.
-const MAX_IDLE_CONNECTIONS: usize = 32;
 /// How long the end of a response is waited for once nobody wants the rest.
 const DRAIN: Duration = Duration::from_secs(1);
 /// How many bytes of it are read.
@@ -49,6 +47,8 @@ struct Shared {
     url: Uri,
     /// How long connecting may take.
     connect: Duration,
+    /// How many connections may idle; further ones are closed after use.
+    most: usize,
     idle: Mutex<Idle>,
     tasks: TaskTracker,
     /// Fires with the one that was given, and when nobody has the pool any more.
@@ -79,16 +79,18 @@ pub(super) enum NoResponse {
 }
 
 impl Pool {
-    /// A pool of connections to the server of `url`. All of them close when `stop` fires.
+    /// A pool of connections to the server of `url`, of which at most so many are kept while they idle. All of them
+    /// close when `stop` fires.
     pub(super) fn new(
         dial: Arc<dyn Dial>,
         url: Uri,
+        most: usize,
         connect: Duration,
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
         let (idle, stop) = (Mutex::default(), stop.child_token());
-        Self { shared: Arc::new(Shared { dial, url, connect, idle, tasks, stop }) }
+        Self { shared: Arc::new(Shared { dial, url, connect, most, idle, tasks, stop }) }
     }
 
     /// Sends a request and waits for the head of its response; `sent` tells once it begins to be written. Dropping the future, or the response
@@ -105,10 +107,11 @@ impl Pool {
                 continue;
             }
             sent.begin();
+            let again = repeatable(&request);
             match lease.send(request).await {
                 Ok(response) => return Ok(self.response(response, lease)),
-                Err(mut error) => match error.take_message() {
-                    // The server closed the idle connection before it saw a byte of the request.
+                // The server closed the idle connection before it saw a byte of the request, or may well have.
+                Err(mut error) => match error.take_message().or(again) {
                     Some(unsent) => {
                         sent.take_back();
                         request = unsent;
@@ -154,6 +157,12 @@ impl Pool {
     }
 }
 
+/// The request, to be sent once more should a kept connection break on it, which its server may have closed before it
+/// read any of it: only one that does nothing (RFC 9110, 9.2.2).
+fn repeatable(request: &Request<Full<Bytes>>) -> Option<Request<Full<Bytes>>> {
+    (request.method() == Method::GET).then(|| request.clone())
+}
+
 /// How long a connection may idle after this response.
 fn keep_alive(headers: &HeaderMap) -> Duration {
     let text = headers.get("keep-alive").and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -179,7 +188,7 @@ impl Shared {
     /// Keeps a connection for as long as it may idle, if there is room.
     fn keep(self: &Arc<Self>, lease: Lease, time: Duration) {
         let mut idle = self.idle();
-        let is_full = idle.leases.len() >= MAX_IDLE_CONNECTIONS;
+        let is_full = idle.leases.len() >= self.most;
         // After the end of all nobody would look after it.
         if time.is_zero() || lease.is_closed() || is_full || self.stop.is_cancelled() {
             return;
@@ -343,14 +352,24 @@ mod tests {
             let (sender, servers) = mpsc::unbounded_channel();
             let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
             let url = Uri::from_static("http://server/mcp");
-            let pool = Pool::new(Arc::new(Wired(sender)), url, IDLE, tasks.clone(), stop.clone());
+            let pool =
+                Pool::new(Arc::new(Wired(sender)), url, 32, IDLE, tasks.clone(), stop.clone());
             Self { pool, servers, tasks, stop }
         }
 
         /// Begins an exchange.
         fn ask(&self) -> impl Future<Output = Result<Response<Arrival>, NoResponse>> + use<> {
+            self.ask_by(Method::GET)
+        }
+
+        fn ask_by(
+            &self,
+            method: Method,
+        ) -> impl Future<Output = Result<Response<Arrival>, NoResponse>> + use<> {
             let (pool, sent) = (self.pool.clone(), Sent::default());
-            async move { pool.send(Request::new(Full::default()), &sent).await }
+            let mut request = Request::new(Full::default());
+            *request.method_mut() = method;
+            async move { pool.send(request, &sent).await }
         }
 
         async fn finish(self) {
@@ -393,6 +412,25 @@ mod tests {
         // Over another one.
         let server = exchange(&mut world).await;
         drop(server);
+        world.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_does_nothing_goes_out_once_more_when_a_kept_connection_breaks_on_it() {
+        let mut world = World::new();
+        let read_and_close = async |mut server: DuplexStream| {
+            assert!(server.read(&mut [0; 1_024]).await.expect("a request") > 0);
+        };
+        let server = exchange(&mut world).await;
+        let (broke, ()) = tokio::join!(world.ask_by(Method::POST), read_and_close(server));
+        assert!(matches!(broke, Err(NoResponse::Broke(_))));
+        let server = exchange(&mut world).await;
+        let (response, ()) = tokio::join!(world.ask(), async {
+            read_and_close(server).await;
+            let mut server = world.servers.recv().await.expect("another connection");
+            say(&mut server, "HTTP/1.1 204 No Content\r\n\r\n").await;
+        });
+        assert_eq!(response.expect("a response").status(), 204);
         world.finish().await;
     }
 
