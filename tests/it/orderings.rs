@@ -94,11 +94,10 @@ fn ended(client: Side, events: &[Event]) -> End {
             // Closed doors hear nothing more, and what is under way runs on.
             Event::Cancel if has_stopped || !is_there && client != LEGACY_HTTP => {}
             Event::Cancel => return End { got: None, told: Some(true) },
-            // What a legacy client leaves over HTTP is only its stream.
-            Event::Leave if client == LEGACY_HTTP => is_there = false,
-            // Nobody listens to its input, and so nobody sees its end.
-            Event::Leave if has_stopped && client.wire == Wire::Stdio => is_there = false,
+            // What a legacy client leaves over HTTP is only its stream, as long as it may come back.
+            Event::Leave if client == LEGACY_HTTP && !has_stopped => is_there = false,
             Event::Leave => return End { got: None, told: Some(true) },
+            Event::Stop if !is_there => return End { got: None, told: Some(true) },
             Event::Stop => has_stopped = true,
             // What is under way ends where it began.
             Event::Swap | Event::Drain => {}
@@ -113,6 +112,9 @@ fn the_model_knows_the_difference_between_leaving_and_detaching() {
     let left = |client| model(client, &[Event::Leave, Event::Answer]);
     assert_eq!(left(MODERN_HTTP), End { got: None, told: Some(true) });
     assert_eq!(left(LEGACY_HTTP), End { got: None, told: Some(false) });
+    // Behind closed doors nobody can come back for it.
+    let end = model(LEGACY_HTTP, &[Event::Leave, Event::Stop, Event::Answer]);
+    assert_eq!(end, End { got: None, told: Some(true) });
 }
 
 // === The house ===
