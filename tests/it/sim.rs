@@ -8,7 +8,8 @@
 //! [`Ledger`] keeps of each request what both its ends saw, and what must not be. The same seed gives the same
 //! history.
 //!
-//! `WEIR_SEED=n` replays one seed and prints its history, `WEIR_SEEDS=n` runs so many.
+//! `WEIR_SEED=n` replays one seed and prints its history (and with `RUST_LOG=weir=debug` what Weir says to it),
+//! `WEIR_SEEDS=n` runs so many.
 
 mod client;
 mod dice;
@@ -150,6 +151,10 @@ fn seeds() -> (u64, u64, Duration) {
 /// Runs a seed, some of them twice. What was wrong, with how to see it again.
 fn visit(seed: u64, counts: &Mutex<BTreeMap<&'static str, u64>>) -> Option<String> {
     let is_alone = std::env::var_os("WEIR_SEED").is_some();
+    if is_alone {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).without_time().try_init();
+    }
     let ledger = Ledger::new(seed);
     let lived = catch_unwind(AssertUnwindSafe(|| live(seed, &ledger)));
     if is_alone {
