@@ -441,15 +441,15 @@ fn whatever_clients_invent_makes_no_series() {
             before = series(&served.get("/metrics").1);
         }
         let (method, body) = of(number);
-        write!(
-            stream,
+        let request = format!(
             "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nMcp-Method: {method}\r\n\
              Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
              Content-Length: {}\r\n\r\n{body}",
             served.host,
             body.len()
-        )
-        .expect("written");
+        );
+        // At once: pieces would each wait for the last one to be acknowledged.
+        stream.write_all(request.as_bytes()).expect("written");
         let mut length = 0;
         loop {
             let mut line = String::new();
