@@ -400,10 +400,16 @@ impl Refresh {
         let mut listed =
             Listed { again: None, digests: [None; 2], items: [0; 2], keep: [None, None] };
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
+        let (mut read, mut failed) = (Vec::new(), false);
         for (half, kind) in kinds.enumerate() {
-            let listing = self.upstream.list(kind).await.map_err(|error| {
-                warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");
-            })?;
+            let listing = match self.upstream.list(kind).await {
+                Ok(listing) => listing,
+                Err(error) => {
+                    warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");
+                    failed = true;
+                    break;
+                }
+            };
             if let Some(limit) = &listing.truncated {
                 warn!(upstream = %name, %kind, limit, "the list was cut short");
             }
@@ -419,11 +425,15 @@ impl Refresh {
             if self.kept.is_some() && self.kept_digests[kind.index()] != Some(digest) {
                 listed.keep[half] = Some((kind, digest, snapshot.clone()));
             }
-            self.publish(kind, snapshot);
+            read.push((kind, snapshot));
             listed.again = listed.again.into_iter().chain(relist).min();
             listed.digests[half] = Some(digest);
         }
-        Ok(listed)
+        // One behind the other: who hears of a topic hears of both of its kinds at once.
+        for (kind, snapshot) in read {
+            self.publish(kind, snapshot);
+        }
+        if failed { Err(()) } else { Ok(listed) }
     }
 }
 

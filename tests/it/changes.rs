@@ -37,6 +37,25 @@ async fn a_change_of_each_kind_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_change_of_both_kinds_of_a_topic_is_told_once() {
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let mut ears = client.listen().await;
+        let upstream = world.upstream("hub");
+        upstream.until_heard(Topic::Resources).await;
+        for kind in [Kind::Resource, Kind::Template] {
+            upstream.change_quietly(kind, |list| list.push(definition(kind, "new")));
+        }
+        upstream.announce(Topic::Resources);
+        assert_eq!(until_silence(&mut ears).await, [Topic::Resources]);
+        for kind in [Kind::Resource, Kind::Template] {
+            assert_eq!(client.list_all(kind).await.len(), 3);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_burst_is_told_as_one_and_its_end_is_not_missed() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
