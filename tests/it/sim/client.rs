@@ -66,6 +66,8 @@ struct Wanted {
     key: String,
     is_there: IsThere,
     since: Since,
+    /// How often its server had gone before.
+    falls: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,7 +230,8 @@ impl Person {
             key = "none:///nothing".into();
         }
         let since = self.ledger.since();
-        Wanted { server, method, key, is_there, since }
+        let falls = server.falls();
+        Wanted { server, method, key, is_there, since, falls }
     }
 
     /// Whether another server may be asked for it: a resource that nobody lists goes to whoever lists others of its
@@ -289,7 +292,10 @@ impl Person {
             self.tell(format!("sees {number} break off"));
             self.ledger.ended_here(number, ClientEnd::BrokenOff);
             let is_http = self.client.side.is_http();
-            let may_break = is_http && (fate == Fate::CutShort || self.ledger.is_stormy());
+            // What has begun to pass ends with the server that it comes from.
+            let is_cut = fate == Fate::Large && wanted.server.falls() > wanted.falls;
+            let may_break = is_cut || fate == Fate::CutShort || self.ledger.is_stormy();
+            let may_break = is_http && may_break;
             // Nor are answers to questions taken at closed doors.
             let is_new = fact.executed == 0 || fate == Fate::Asks;
             let unheard = self.ledger.has_stopped() && is_new;

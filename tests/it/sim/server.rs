@@ -4,7 +4,7 @@ mod asking;
 mod tasks;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub(super) struct Server {
     lists: Arc<[Mutex<BTreeSet<String>>; 4]>,
     /// Requests that it works at.
     open: Arc<AtomicI64>,
+    /// How often it has gone, and left unfinished what it was saying.
+    falls: Arc<AtomicU64>,
     tasks: TaskTracker,
 }
 
@@ -68,7 +70,8 @@ impl Server {
         let lists = Kind::ALL.map(|kind| Mutex::new(first_names(kind, name).into_iter().collect()));
         let (upstream, ledger, tasks) = (upstream.clone(), Arc::clone(ledger), tasks.clone());
         upstream.be_far();
-        Self { name, upstream, ledger, lists: Arc::new(lists), open: Arc::default(), tasks }
+        let (open, falls) = (Arc::default(), Arc::default());
+        Self { name, upstream, ledger, lists: Arc::new(lists), open, falls, tasks }
     }
 
     /// The keys of what it lists, as these rules show them to clients.
@@ -217,6 +220,11 @@ impl Server {
         }
     }
 
+    /// How often it has gone, and left unfinished what it was saying.
+    pub(super) fn falls(&self) -> u64 {
+        self.falls.load(Ordering::Relaxed)
+    }
+
     /// What befalls it, one thing after the other.
     pub(super) async fn suffer(&self, mut dice: Dice) {
         let upstream = &self.upstream;
@@ -228,10 +236,12 @@ impl Server {
             match dice.below(10) {
                 0 => {
                     self.ledger.tell(self.name, "restarts");
+                    self.falls.fetch_add(1, Ordering::Relaxed);
                     upstream.restart();
                 }
                 1 => {
                     self.ledger.tell(self.name, "is away");
+                    self.falls.fetch_add(1, Ordering::Relaxed);
                     upstream.go_down();
                     pass(Duration::from_millis(dice.below(6_000))).await;
                     self.ledger.tell(self.name, "is back");
