@@ -283,7 +283,7 @@ impl Brackets {
 
 /// Whether a byte means something in a string, or may not be in one.
 fn is_special(byte: u8) -> bool {
-    byte == b'"' || byte == b'\\' || byte < b' '
+    (byte == b'"') | (byte == b'\\') | (byte < b' ')
 }
 
 #[cfg(test)]
