@@ -11,7 +11,7 @@
 //! | 3, siblings | [`audit`] who did what, [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
 //! | 2 | [`mcp`] the protocol, in no dialect |
 //! | 1 | [`rpc`] JSON-RPC |
-//! | 0, text | [`budget`], [`json`], [`line`], [`event_stream`], [`hidden`], [`meter`], [`moment`], [`secret`], [`trail`], [`chance`], [`skim`] |
+//! | 0, text | [`budget`], [`json`], [`line`], [`event_stream`], [`hidden`], [`meter`], [`moment`], [`secret`], [`trail`], [`chance`] |
 
 #![cfg_attr(
     test,
@@ -46,6 +46,5 @@ pub mod policy;
 pub mod rpc;
 pub mod secret;
 pub mod sha256;
-pub mod skim;
 pub mod trail;
 pub mod upstream;

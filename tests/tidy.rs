@@ -18,7 +18,6 @@ const FLOORS: [&[&str]; 7] = [
         "moment",
         "secret",
         "sha256",
-        "skim",
         "trail",
     ],
     &["rpc"],

@@ -8,8 +8,6 @@
 
 use std::ops::Range;
 
-use crate::skim::skim;
-
 /// Why a text does not pass.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
@@ -31,7 +29,7 @@ pub(super) struct Found {
 
 /// Passes over a text that is an object, at most `depth` levels deep, and shows each member as it comes.
 pub(super) fn object(text: &[u8], depth: usize, mut show: impl FnMut(Found)) -> Result<(), Flaw> {
-    let mut scan = Scan { text, at: 0, depth };
+    let mut scan = Scan::begin(text, depth);
     scan.white();
     scan.enter(b'{', 0)?;
     if !scan.leaves(b'}') {
@@ -53,7 +51,7 @@ pub(super) fn object(text: &[u8], depth: usize, mut show: impl FnMut(Found)) -> 
 
 /// Passes over a text that is an array, of any depth, and shows the place of each element as it comes.
 pub(super) fn array(text: &[u8], mut show: impl FnMut(Range<usize>)) -> Result<(), Flaw> {
-    let mut scan = Scan { text, at: 0, depth: usize::MAX };
+    let mut scan = Scan::begin(text, usize::MAX);
     scan.white();
     scan.enter(b'[', 0)?;
     if !scan.leaves(b']') {
@@ -74,9 +72,16 @@ struct Scan<'a> {
     at: usize,
     /// How many levels there may be.
     depth: usize,
+    /// Whether there is any byte that must not stand in a string. Most messages are on one line, and have none.
+    has_controls: bool,
 }
 
-impl Scan<'_> {
+impl<'a> Scan<'a> {
+    fn begin(text: &'a [u8], depth: usize) -> Self {
+        let has_controls = text.iter().min().is_some_and(|least| *least < b' ');
+        Self { text, at: 0, depth, has_controls }
+    }
+
     fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
@@ -218,18 +223,17 @@ impl Scan<'_> {
         self.take(b'"')?;
         let mut is_escaped = false;
         loop {
-            self.at += skim(&self.text[self.at..], is_special, is_special);
-            match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(is_escaped);
-                }
-                Some(b'\\') => {
-                    is_escaped = true;
-                    self.escape()?;
-                }
-                _ => return Err(Flaw::Syntax),
+            let rest = &self.text[self.at..];
+            let length = memchr::memchr2(b'"', b'\\', rest).ok_or(Flaw::Syntax)?;
+            if self.has_controls && rest[..length].iter().any(|byte| *byte < b' ') {
+                return Err(Flaw::Syntax);
             }
+            self.at += length;
+            if self.leaves(b'"') {
+                return Ok(is_escaped);
+            }
+            is_escaped = true;
+            self.escape()?;
         }
     }
 
@@ -279,11 +283,6 @@ impl Brackets {
             self.latest = self.before.pop().unwrap_or_default();
         }
     }
-}
-
-/// Whether a byte means something in a string, or may not be in one.
-fn is_special(byte: u8) -> bool {
-    (byte == b'"') | (byte == b'\\') | (byte < b' ')
 }
 
 #[cfg(test)]
