@@ -78,8 +78,8 @@ struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     fn begin(text: &'a [u8], depth: usize) -> Self {
-        let has_controls = text.iter().min().is_some_and(|least| *least < b' ');
-        Self { text, at: 0, depth, has_controls }
+        let least = text.iter().fold(u8::MAX, |least, byte| least.min(*byte));
+        Self { text, at: 0, depth, has_controls: least < b' ' }
     }
 
     fn peek(&self) -> Option<u8> {

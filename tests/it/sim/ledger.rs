@@ -34,6 +34,8 @@ struct State {
     followers: HashSet<(String, u64)>,
     /// How often a list has changed for a role.
     changes: HashMap<(&'static str, Topic), u32>,
+    /// Changes of what a role may not see: which, of which topic, and what the item is called.
+    unseen: Vec<(&'static str, Topic, String)>,
     /// How often there was what, of what a run of many seeds should have met.
     counts: BTreeMap<&'static str, u64>,
     is_stormy: bool,
@@ -212,6 +214,11 @@ impl Ledger {
                 *state.changes.entry((role, topic)).or_default() += 1;
             }
         }
+        // What changed before it may be seen now, and may be read only now.
+        let seen = state.unseen.extract_if(.., |(role, _, name)| next.may(role, name));
+        for (role, topic, _) in seen.collect::<Vec<_>>() {
+            *state.changes.entry((role, topic)).or_default() += 1;
+        }
     }
 
     pub(super) fn rules(&self) -> Rules {
@@ -233,9 +240,16 @@ impl Ledger {
         self.lock().rules.iter().all(|rules| rules.has(server))
     }
 
-    /// A list changes for this role.
-    pub(super) fn change(&self, role: &'static str, topic: Topic) {
-        *self.lock().changes.entry((role, topic)).or_default() += 1;
+    /// A list changes by the item that is called so.
+    pub(super) fn change(&self, topic: Topic, name: &str) {
+        let mut state = self.lock();
+        let rules = state.rules[state.taken_up].clone();
+        for role in ["staff", "guest"] {
+            match rules.may(role, name) {
+                true => *state.changes.entry((role, topic)).or_default() += 1,
+                false => state.unseen.push((role, topic, name.to_owned())),
+            }
+        }
     }
 
     /// How often a list has changed for this role, at the most.

@@ -276,11 +276,7 @@ impl Server {
             list.insert(name.clone());
         }
         drop(list);
-        for role in ["staff", "guest"] {
-            if self.ledger.rules().may(role, &base_of(&name)) {
-                self.ledger.change(role, kind.topic());
-            }
-        }
+        self.ledger.change(kind.topic(), &base_of(&name));
         self.upstream.announce(kind.topic());
     }
 
