@@ -54,7 +54,7 @@ pub(super) fn may_hide(text: &[u8]) -> bool {
     };
     let mut rest = text;
     loop {
-        let at = skim(rest, |byte| (byte < b' ') | (byte >= 0x7F) | (byte == b'\\'), is_odd);
+        let at = skim(rest, |byte| !(b' '..0x7F).contains(&byte) | (byte == b'\\'), is_odd);
         let Some(odd) = rest.get(at).copied() else { return false };
         let next = rest.get(at + 1).copied().unwrap_or_default();
         let may_hide = match odd {
