@@ -400,13 +400,13 @@ impl Refresh {
         let mut listed =
             Listed { again: None, digests: [None; 2], items: [0; 2], keep: [None, None] };
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
-        let (mut read, mut failed) = (Vec::new(), false);
+        let (mut read, mut done) = (Vec::new(), Ok(()));
         for (half, kind) in kinds.enumerate() {
             let listing = match self.upstream.list(kind).await {
                 Ok(listing) => listing,
                 Err(error) => {
                     warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");
-                    failed = true;
+                    done = Err(());
                     break;
                 }
             };
@@ -433,7 +433,7 @@ impl Refresh {
         for (kind, snapshot) in read {
             self.publish(kind, snapshot);
         }
-        if failed { Err(()) } else { Ok(listed) }
+        done.map(|()| listed)
     }
 }
 

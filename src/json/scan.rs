@@ -1,4 +1,4 @@
-//! Passes over JSON text once: checks it and tells where things stand in it.
+//! Passes over JSON text: checks it and tells where things stand in it.
 //!
 //! Promises: what passes is JSON as RFC 8259 has it, apart from what the escapes of a string mean, nested at most so
 //! deep as allowed; a text of any depth is passed in bounded stack. Bytes inside strings are taken many at a time, which

@@ -139,6 +139,7 @@ impl Connection {
             return self.send(wired, call, questions, sent, settings).await;
         }
         let send = |call| async move { self.send(wired, &call, questions, sent, settings).await };
+        // Boxed, as is all here that few calls need: the future of every call would have room for it, and is moved.
         Box::pin(rounds::run(call, questions, send)).await
     }
 

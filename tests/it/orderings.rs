@@ -92,7 +92,7 @@ fn ended(client: Side, events: &[Event]) -> End {
                 return End { got: None, told: Some(true) };
             }
             // Closed doors hear nothing more, and what is under way runs on.
-            Event::Cancel if has_stopped || !is_there && client != LEGACY_HTTP => {}
+            Event::Cancel if has_stopped => {}
             Event::Cancel => return End { got: None, told: Some(true) },
             // What a legacy client leaves over HTTP is only its stream, as long as it may come back.
             Event::Leave if client == LEGACY_HTTP && !has_stopped => is_there = false,

@@ -294,8 +294,8 @@ impl Person {
             let is_http = self.client.side.is_http();
             // What has begun to pass ends with the server that it comes from.
             let is_cut = fate == Fate::Large && wanted.server.falls() > wanted.falls;
-            let may_break = is_cut || fate == Fate::CutShort || self.ledger.is_stormy();
-            let may_break = is_http && may_break;
+            let may_break =
+                is_http && (is_cut || fate == Fate::CutShort || self.ledger.is_stormy());
             // Nor are answers to questions taken at closed doors.
             let is_new = fact.executed == 0 || fate == Fate::Asks;
             let unheard = self.ledger.has_stopped() && is_new;
