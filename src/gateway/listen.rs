@@ -43,8 +43,11 @@ pub struct Listen {
     view: watch::Receiver<Arc<View>>,
     /// In which form its client sees lists.
     form: Form,
-    /// For each topic the view as it was when the client was last told.
-    told: [Arc<View>; 3],
+    /// The view as it was looked at last.
+    seen: Arc<View>,
+    /// For each topic whether it has changed since the client was last told, be it there and back: the client may have
+    /// listed in between.
+    has_changed: [bool; 3],
     /// When the client may be told again.
     next_at: [Instant; 3],
 }
@@ -60,10 +63,19 @@ impl Listen {
         let (standing, number, mut view) =
             (guest.standing(), guest.generation.number, guest.view.clone());
         let seen = Arc::clone(&view.borrow_and_update());
-        let told = std::array::from_fn(|_| Arc::clone(&seen));
-        let visits = Visits::default();
-        let next_at = [now; 3];
-        Self { standing, generations, number, subscriptions, visits, view, form, told, next_at }
+        let (visits, has_changed, next_at) = (Visits::default(), [false; 3], [now; 3]);
+        Self {
+            standing,
+            generations,
+            number,
+            subscriptions,
+            visits,
+            view,
+            form,
+            seen,
+            has_changed,
+            next_at,
+        }
     }
 
     /// Tells of these visits, too.
@@ -77,9 +89,8 @@ impl Listen {
         self.look_under(guest);
     }
 
-    /// The next topic whose lists differ from what they were when this guest was last told, or the next
-    /// resource that has changed since; each at most once a second. Ends when the guest would not be let in any more.
-    /// Cancel-safe: what is returned counts as told.
+    /// The next topic whose lists have changed since this guest was last told, or the next resource that has; each at
+    /// most once a second. Ends when the guest would not be let in any more. Cancel-safe: what is returned counts as told.
     pub async fn next(&mut self) -> Option<News> {
         loop {
             let now = Arc::clone(&self.generations.borrow_and_update());
@@ -89,16 +100,16 @@ impl Listen {
                 self.look_under(&guest);
             }
             drop(now);
-            let current = Arc::clone(&self.view.borrow_and_update());
+            self.look();
             let now = Instant::now();
             let mut wake_at: Option<Instant> = None;
             for topic in Topic::ALL {
                 let at = topic.index();
-                if !current.differs(&self.told[at], topic, self.form) {
+                if !self.has_changed[at] {
                     continue;
                 }
                 if self.next_at[at] <= now {
-                    self.told[at] = current;
+                    self.has_changed[at] = false;
                     self.next_at[at] = now + SPACING;
                     return Some(News::Lists(topic));
                 }
@@ -126,6 +137,16 @@ impl Listen {
                 params = self.visits.next() => return Some(News::Visited(params)),
             }
         }
+    }
+
+    /// Notes what has changed since the last look.
+    fn look(&mut self) {
+        let current = Arc::clone(&self.view.borrow_and_update());
+        for topic in Topic::ALL {
+            let differs = current.differs(&self.seen, topic, self.form);
+            self.has_changed[topic.index()] |= differs;
+        }
+        self.seen = current;
     }
 
     fn look_under(&mut self, guest: &Guest) {

@@ -62,6 +62,25 @@ async fn f82_who_sees_something_else_hears_of_it_once_and_nobody_asks_the_upstre
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_listed_between_a_change_and_its_return_is_not_left_to_stand() {
+    everywhere(OPEN, hub, async |world, cell| {
+        let guest = world.client_as("guest", cell.client).await;
+        let mut ears = guest.listen().await;
+        world.reload(&with(cell.client, NARROW)).await;
+        assert_eq!(ears.next_change().await, Topic::Prompts);
+
+        // Sooner than it would be told of again.
+        world.reload(&with(cell.client, OPEN)).await;
+        assert_eq!(guest.prompts().await, ["hub__a", "hub__b"]);
+        world.reload(&with(cell.client, NARROW)).await;
+        assert_eq!(ears.next_change().await, Topic::Prompts);
+        assert_eq!(guest.prompts().await, ["hub__a"]);
+        ears.stays_silent().await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn f82_a_call_under_way_is_answered_over_a_reload() {
     everywhere(OPEN, hub, async |world, cell| {
         let client = world.client_as("staff", cell.client).await;
