@@ -1,7 +1,7 @@
 //! HTTP/1.1 connections to one server, used again where that is safe.
 //!
-//! Promises: a connection is pooled only after its response was read to the end; one whose response is
-//! dropped earlier is closed at once, so that the server notices. A request goes out a second time only
+//! Promises: a connection is pooled only after its response was read to the end and was no refusal; one whose response
+//! is dropped earlier is closed at once, so that the server notices. A request goes out a second time only
 //! if hyper hands it back unsent, or if it is a GET that broke on a connection kept from before. No redirect is followed.
 //!
 //! Knows nothing of: what requests and responses hold.
@@ -145,7 +145,9 @@ impl Pool {
     }
 
     fn response(&self, response: Response<Incoming>, lease: Lease) -> Response<Arrival> {
-        let keep = keep_alive(response.headers());
+        // Who refuses may do so before the request was read, and close the connection behind the answer.
+        let is_refusal = !response.status().is_success();
+        let keep = if is_refusal { Duration::ZERO } else { keep_alive(response.headers()) };
         let pool = self.clone();
         response.map(|body| {
             let mut body = Arrival { body, lease: Some(lease), keep, pace: Pace::default(), pool };
@@ -412,6 +414,17 @@ mod tests {
         // Over another one.
         let server = exchange(&mut world).await;
         drop(server);
+        world.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_over_which_something_was_refused_is_not_used_again() {
+        let mut world = World::new();
+        let mut server = exchange(&mut world).await;
+        let refusal = "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n";
+        let (response, ()) = tokio::join!(world.ask(), say(&mut server, refusal));
+        drop(response.expect("a response"));
+        assert_eq!(server.read(&mut [0]).await.expect("an end"), 0);
         world.finish().await;
     }
 
