@@ -30,6 +30,8 @@ use crate::rpc::Outcome;
 const ASIDE: Duration = Duration::from_secs(5);
 /// How many answers to the server's own requests may be on their way.
 const MAX_REPLIES: usize = 64;
+/// How often it is sent at the most, where the connection breaks: to hear it twice does no server harm.
+const ATTEMPTS: usize = 3;
 /// How much of the body of a refusal is read, and how long that may take.
 const REFUSAL_BYTES: usize = 64 * 1024;
 const REFUSAL: Duration = Duration::from_secs(5);
@@ -177,8 +179,12 @@ impl Courier {
         let headers = headers.clone();
         self.finish(async move {
             let _turn = turn;
-            if let Err(failure) = courier.notify(message, &headers).await {
+            for _ in 0..ATTEMPTS {
+                let Err(failure) = courier.notify(message.clone(), &headers).await else { return };
                 tracing::debug!(?failure, "a message aside was lost");
+                if !matches!(failure, Failure::Broke(_)) {
+                    return;
+                }
             }
         });
     }

@@ -2,7 +2,6 @@
 //!
 //! Nothing is scripted: a test takes what Weir sent, looks at it, and answers as it likes.
 
-use std::convert::Infallible;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -504,13 +503,13 @@ pub(super) struct Exchange {
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
     pub(super) body: Value,
-    response: oneshot::Sender<Answered>,
+    response: oneshot::Sender<io::Result<Answered>>,
 }
 
 async fn receive(
     requests: mpsc::Sender<Exchange>,
     request: Request<Incoming>,
-) -> Result<Answered, Infallible> {
+) -> io::Result<Answered> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let (response, answered) = oneshot::channel();
@@ -523,7 +522,7 @@ async fn receive(
     };
     let _ = requests.try_send(exchange);
     match answered.await {
-        Ok(response) => Ok(response),
+        Ok(response) => response,
         // The test has dropped the exchange: it never answers.
         Err(_) => std::future::pending().await,
     }
@@ -538,11 +537,16 @@ impl Exchange {
         let (sender, response) = streaming(response);
         let _ = sender.try_send(Ok(body.into()));
         drop(sender);
-        let _ = self.response.send(response);
+        let _ = self.response.send(Ok(response));
     }
 
     pub(super) fn status(self, status: u16) {
         self.reply(Response::builder().status(status), "");
+    }
+
+    /// Closes the connection instead of answering.
+    pub(super) fn hang_up(self) {
+        let _ = self.response.send(Err(io::ErrorKind::ConnectionReset.into()));
     }
 
     pub(super) fn json(self, status: u16, body: Value) {
@@ -571,7 +575,7 @@ impl Exchange {
     pub(super) fn events(self) -> Events {
         let response = Response::builder().header("content-type", "text/event-stream");
         let (sender, response) = streaming(response);
-        let _ = self.response.send(response);
+        let _ = self.response.send(Ok(response));
         Events { sender }
     }
 
@@ -579,7 +583,7 @@ impl Exchange {
     pub(super) fn pieces(self) -> Events {
         let response = Response::builder().header("content-type", "application/json");
         let (sender, response) = streaming(response);
-        let _ = self.response.send(response);
+        let _ = self.response.send(Ok(response));
         Events { sender }
     }
 }

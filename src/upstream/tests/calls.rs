@@ -231,6 +231,19 @@ async fn a_dropped_call_is_cancelled_at_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cancel_that_breaks_with_its_connection_is_told_once_more() {
+    in_all_cells(false, async |world, server, running, _, era| {
+        let is_told_by_post = !matches!(&server, Server::Stdio(..)) && era == Era::Legacy;
+        running.0.abort();
+        if is_told_by_post {
+            world.post().await.hang_up();
+        }
+        server.expect_cancelled(world, era).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_modern_server_gets_the_callers_context_in_body_and_headers() {
     let mut world = World::http(Era::Modern).await;
     let mut asked = call(MODERN);
