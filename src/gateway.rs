@@ -20,6 +20,7 @@ mod parking;
 mod recorded;
 mod refresh;
 mod rounds;
+mod steady;
 mod subscriptions;
 mod tasks;
 

@@ -383,6 +383,8 @@ pub struct Changes(pub [u64; 3]);
 pub struct Listing {
     /// The items, each key once.
     pub items: Vec<Item>,
+    /// On how many pages they came.
+    pub pages: usize,
     /// Which limit cut it short.
     pub truncated: Option<String>,
     /// How long it may be kept, if the upstream says so: the least of its pages' times.

@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use super::first_list::Unsettled;
 use super::held::{Held, introduce, publish};
 use super::kept::{self, Kept};
-use super::{Generation, Sentries};
+use super::{Generation, Sentries, steady};
 use crate::catalog::{Catalog, Introduction, Snapshot};
 use crate::chance;
 use crate::mcp::kind::{Kind, Topic};
@@ -402,7 +402,8 @@ impl Refresh {
         let kinds = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
         let (mut read, mut done) = (Vec::new(), Ok(()));
         for (half, kind) in kinds.enumerate() {
-            let listing = match self.upstream.list(kind).await {
+            let before = self.held.lock().snapshots[kind.index()].clone();
+            let listing = match steady::list(&self.upstream, kind, before.as_ref()).await {
                 Ok(listing) => listing,
                 Err(error) => {
                     warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");

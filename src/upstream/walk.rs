@@ -78,6 +78,7 @@ impl Walk<'_> {
                 Err(_) => return Err(Failure::TimedOut(self.time)),
             };
             bytes += result.len();
+            listing.pages = page_number;
             let page = Object::parse_within(result, usize::MAX).map_err(|bad| {
                 Failure::Protocol(format!("`{}`: {bad}", self.kind.list_method()))
             })?;

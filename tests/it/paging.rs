@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir::mcp::kind::{Kind, Topic};
 
 use crate::cell::{MODERN_HTTP, SIDES};
-use crate::upstream::{Cursors, Script};
+use crate::upstream::{Cursors, Script, definition};
 use crate::world::{World, pass};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -72,6 +72,37 @@ async fn a_walk_whose_cursor_is_refused_begins_again() {
         let script = Script::new(side).prompts(&NAMES).cursors(Cursors::Refused);
         let expected = NAMES.map(|name| format!("hub__{name}"));
         assert_eq!(listed(script, "").await, (expected.into(), 7), "{side}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_list_that_changes_between_its_pages_leaves_out_is_not_gone() {
+    for side in SIDES {
+        let script = Script::new(side).prompts(&["a", "b", "c", "d"]).paged(2);
+        let world = World::start(vec![("hub", script)], "").await;
+        let hub = world.upstream("hub");
+        let client = world.client(side).await;
+        let mut ears = client.listen().await;
+        let mut held = hub.hold("prompts/list");
+        hub.announce(Topic::Prompts);
+        // `a` is removed behind the first page, and what stands on the second moves up.
+        let pages =
+            [("ab", true), ("d", false), ("bc", true), ("d", false), ("bc", true), ("d", false)];
+        for (names, goes_on) in pages {
+            let items: Vec<_> =
+                names.chars().map(|it| definition(Kind::Prompt, &it.to_string())).collect();
+            let next = if goes_on { r#","nextCursor":"2""# } else { "" };
+            let era = r#""resultType":"complete","ttlMs":0,"cacheScope":"public","#;
+            let era = if side.is_modern() { era } else { "" };
+            let page = format!(r#"{{{era}"prompts":[{}]{next}}}"#, items.join(","));
+            held.next().await.result(&page);
+        }
+        assert_eq!(ears.next_change().await, Topic::Prompts);
+        assert_eq!(client.prompts().await, ["hub__b", "hub__c", "hub__d"], "{side}");
+        ears.stays_silent().await;
+        drop(ears);
+        drop((held, client));
+        world.close().await;
     }
 }
 
