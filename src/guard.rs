@@ -25,7 +25,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::budget::Allowance;
-use crate::json::{self, Object};
+use crate::json::{self, Malformed, Object};
 use crate::mcp::arguments::Declared;
 use crate::mcp::call::{Body, Method, Outcome, Reply, Uncollected};
 use crate::mcp::item::{Flaw, Item};
@@ -317,29 +317,43 @@ impl Watch {
         allowed: &Allowance,
     ) -> Result<(Reply, Findings), Unfit> {
         let Reply { era, outcome } = reply;
-        let (text, is_result) = match outcome {
-            Outcome::Result(body) => {
-                (body.collect(allowed).await.map_err(Unfit::Uncollected)?, true)
+        let body = match outcome {
+            Outcome::Result(body) => body,
+            Outcome::Error(error) => {
+                let (new, findings) = self.judge(&error, None)?;
+                let outcome = Outcome::Error(new.unwrap_or(error));
+                return Ok((Reply { era, outcome }, findings));
             }
-            Outcome::Error(error) => (error, false),
         };
-        let (text, findings) = self.judge(text, is_result)?;
-        let outcome = match is_result {
-            true => Outcome::Result(Body::Whole(text)),
-            false => Outcome::Error(text),
+        let (text, read) = match body {
+            Body::Read(object) => (object.to_bytes(), Ok(object)),
+            body => {
+                let text = body.collect(allowed).await.map_err(Unfit::Uncollected)?;
+                (text.clone(), Object::parse_within(text, usize::MAX))
+            }
         };
-        Ok((Reply { era, outcome }, findings))
+        let (new, findings) = self.judge(&text, Some(read.as_ref()))?;
+        let body = match (new, read) {
+            (Some(new), _) => Body::Whole(new),
+            (None, Ok(object)) => Body::Read(object),
+            (None, Err(_)) => Body::Whole(text),
+        };
+        Ok((Reply { era, outcome: Outcome::Result(body) }, findings))
     }
 
-    /// Looks at a whole result or error; returns what is passed on.
-    fn judge(&self, text: Bytes, is_result: bool) -> Result<(Bytes, Findings), Unfit> {
+    /// Looks at a whole result, and how it reads, or at an error; returns what is passed on in its place, if it does not
+    /// stay.
+    fn judge(
+        &self,
+        text: &[u8],
+        result: Option<Result<&Object, &Malformed>>,
+    ) -> Result<(Option<Bytes>, Findings), Unfit> {
         let mut findings = Findings::default();
-        if is_result && self.output != Output::Off {
-            let result = Object::parse_within(text.clone(), usize::MAX);
+        if let Some(result) = result.filter(|_| self.output != Output::Off) {
             let judged = result.map_err(|_| "it is no JSON object");
-            findings.malformed = judged.and_then(|it| output::check(self.method, &it)).err();
+            findings.malformed = judged.and_then(|it| output::check(self.method, it)).err();
         }
-        let new = self.rewrite(&text, &mut findings);
+        let new = self.rewrite(text, &mut findings);
         let refused = (findings.malformed.is_some() && self.output == Output::Refuse)
             || (findings.hidden.is_some() && self.hidden_text == HiddenText::Refuse);
         if !findings.is_empty() {
@@ -348,7 +362,7 @@ impl Watch {
         }
         match refused {
             true => Err(Unfit::Refused(findings)),
-            false => Ok((new.map_or(text, Bytes::from), findings)),
+            false => Ok((new.map(Bytes::from), findings)),
         }
     }
 

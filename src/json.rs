@@ -25,7 +25,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
-use scan::Flaw;
+use scan::{Flaw, Scan};
 
 /// How many members an [`Object`] may have.
 pub const MAX_MEMBERS: usize = 1_024;
@@ -90,19 +90,16 @@ impl Object {
     /// Reads the object in `text`, at most `depth` levels deep.
     pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, Malformed> {
         std::str::from_utf8(&text).map_err(|bad| Malformed::Syntax(bad.to_string()))?;
-        let mut members: Vec<Member> = Vec::with_capacity(USUAL_MEMBERS);
-        let mut refused = None;
-        let read = scan::object(&text, depth, |found| {
-            if refused.is_none() {
-                refused = add(&text, &mut members, found).err();
-            }
-        });
-        match (read, refused) {
-            (Ok(()), None) => Ok(Self { text, members, changed: false }),
-            (Err(Flaw::TooDeep), _) => Err(Malformed::TooDeep(depth)),
-            (Err(Flaw::Syntax), _) => Err(malformed(&text)),
-            (Ok(()), Some(refused)) => Err(refused),
-        }
+        let members = members(&text, Scan::begin(&text, depth), depth)?;
+        Ok(Self { text, members, changed: false })
+    }
+
+    /// Reads the object in a text that was read before as JSON, or is a part of one that was: by quotes and brackets
+    /// alone, which is a fraction of the work. Of any other text nothing is promised.
+    pub fn parse_again(text: Bytes) -> Result<Self, Malformed> {
+        debug_assert!(serde_json::from_slice::<IgnoredAny>(&text).is_ok(), "{text:?} is no JSON");
+        let members = members(&text, Scan::again(&text), usize::MAX)?;
+        Ok(Self { text, members, changed: false })
     }
 
     /// An object without members.
@@ -127,8 +124,13 @@ impl Object {
 
     /// A member that is an object; `None` if it is absent or of another type.
     pub fn get_object(&self, key: &str) -> Option<Self> {
-        // The depth was checked when the whole was read.
-        Self::parse_within(self.get_bytes(key)?, usize::MAX).ok()
+        Self::parse_again(self.get_bytes(key)?).ok()
+    }
+
+    /// The raw texts of the elements of a member that is an array; `None` if it is absent or of another type.
+    pub fn get_elements(&self, key: &str) -> Option<Vec<Bytes>> {
+        let array = self.get_bytes(key)?;
+        places(&array, Scan::again(&array))
     }
 
     /// Whether the member is there, `null` included.
@@ -290,8 +292,12 @@ pub fn decode_string(raw: &str) -> Option<Cow<'_, str>> {
 /// The raw texts of an array's elements, sharing its memory; `None` if it is no array.
 pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
     std::str::from_utf8(array).ok()?;
+    places(array, Scan::begin(array, usize::MAX))
+}
+
+fn places(array: &Bytes, scan: Scan<'_>) -> Option<Vec<Bytes>> {
     let mut elements = Vec::new();
-    scan::array(array, |place| elements.push(array.slice(place))).ok()?;
+    scan.elements(|place| elements.push(array.slice(place))).ok()?;
     Some(elements)
 }
 
@@ -304,6 +310,23 @@ pub fn on_one_line(text: Bytes) -> Bytes {
     }
     let spaced = text.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte });
     spaced.collect::<Vec<u8>>().into()
+}
+
+/// The members of the object that a text is.
+fn members(text: &Bytes, scan: Scan<'_>, depth: usize) -> Result<Vec<Member>, Malformed> {
+    let mut members: Vec<Member> = Vec::with_capacity(USUAL_MEMBERS);
+    let mut refused = None;
+    let read = scan.members(|found| {
+        if refused.is_none() {
+            refused = add(text, &mut members, found).err();
+        }
+    });
+    match (read, refused) {
+        (Ok(()), None) => Ok(members),
+        (Err(Flaw::TooDeep), _) => Err(Malformed::TooDeep(depth)),
+        (Err(Flaw::Syntax), _) => Err(malformed(text)),
+        (Ok(()), Some(refused)) => Err(refused),
+    }
 }
 
 /// Adds a member that was found in `text`.

@@ -206,18 +206,16 @@ impl Message {
             object.get_string("method").ok_or_else(|| invalid("`method` must be a string"))?;
         let params = match object.get_bytes("params") {
             None => Object::new(),
-            Some(params) => {
-                Object::parse_within(params, usize::MAX).map_err(|malformed| Invalid {
-                    id: id.clone(),
-                    code: if malformed == Malformed::NotAnObject {
-                        code::INVALID_PARAMS
-                    } else {
-                        code::INVALID_REQUEST
-                    },
-                    reason: format!("`params`: {malformed}"),
-                    looks,
-                })?
-            }
+            Some(params) => Object::parse_again(params).map_err(|malformed| Invalid {
+                id: id.clone(),
+                code: if malformed == Malformed::NotAnObject {
+                    code::INVALID_PARAMS
+                } else {
+                    code::INVALID_REQUEST
+                },
+                reason: format!("`params`: {malformed}"),
+                looks,
+            })?,
         };
         let method = method.into();
         if !object.has("id") {

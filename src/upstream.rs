@@ -443,7 +443,7 @@ pub fn declared(caller: &Caller) -> Bytes {
 /// The same in the words of `revision`, which is not of the client's era.
 fn declared_in(revision: Revision, caller: &Caller) -> Bytes {
     let mut declared = caller.abilities.declare(revision);
-    let capabilities = Object::parse_within(caller.capabilities.clone(), usize::MAX);
+    let capabilities = Object::parse_again(caller.capabilities.clone());
     let extensions = capabilities.ok().and_then(|it| it.get_object("extensions"));
     if let Some(mut extensions) = extensions {
         // The eras know tasks of different shapes, and none becomes the other.

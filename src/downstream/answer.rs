@@ -98,6 +98,7 @@ impl Answer {
     /// A result that passes as its upstream sent it, held or still arriving.
     pub(super) fn passing(id: &Id, body: Body) -> Self {
         match body {
+            Body::Read(result) => Self::result(id, &result.to_bytes()),
             Body::Whole(result) => Self::result(id, &result),
             Body::Arriving(pieces) => {
                 let text = Text::Arriving(rpc::result_head(id), pieces);

@@ -104,9 +104,11 @@ where
         let door = doors.now();
         let open = Gauge::enter(&door.gateway.meters().connections);
         let mut builder = http1::Builder::new();
-        builder
-            .max_headers(door.settings.max_headers)
-            .max_buf_size(door.settings.max_head.max(LEAST_HEAD_BYTES));
+        builder.max_buf_size(door.settings.max_head.max(LEAST_HEAD_BYTES));
+        // Where a number is said, hyper makes room for so many with each request.
+        if door.settings.max_headers != USUAL_HEADERS {
+            builder.max_headers(door.settings.max_headers);
+        }
         let wire = Wire::new(io, &door.settings.timeouts, door.budget());
         (wire, builder, door.stop.clone(), open)
     };
@@ -152,6 +154,8 @@ async fn last_call<S>(stop: &CancellationToken, wire: &Wire<S>) {
     .await;
 }
 
+/// So many header fields hyper takes where nobody says a number.
+const USUAL_HEADERS: usize = 100;
 /// hyper reads no less ahead.
 const LEAST_HEAD_BYTES: usize = 8 * 1024;
 /// How long a connection that nobody asks anything on stays open when the house closes: what its client was sending at

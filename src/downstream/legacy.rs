@@ -27,7 +27,7 @@ use crate::catalog::View;
 use crate::gateway::{End, Fault, Guest, Subscribed, Subscriptions, Went};
 use crate::json::Object;
 use crate::mcp;
-use crate::mcp::call::{Ask, Body, Caller, Client, Method, Outcome, Reply};
+use crate::mcp::call::{Ask, Caller, Client, Method, Outcome, Reply};
 use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::log::{Level, Wanted};
@@ -370,16 +370,14 @@ async fn reply(
         return Ok(Answer::passing(id, body));
     }
     // A modern result may say that it is none, which these clients would not understand.
-    let result = body.collect(allowed).await;
-    let result = result.map_err(|why| encode::uncollected(&why))?;
-    let mut object = Object::parse_within(result.clone(), usize::MAX)
-        .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
+    let result = body.read(allowed).await.map_err(|why| encode::uncollected(&why))?;
+    let mut object = result.map_err(|_| encode::broken("the upstream's result cannot be read"))?;
     let is_complete = matches!(object.get("resultType"), None | Some("\"complete\""));
     if is_complete && method == Method::CallTool && older::result(&mut object) {
         return Ok(Answer::result(id, &object.to_bytes()));
     }
     match object.get("resultType") {
-        None | Some("\"complete\"") => Ok(Answer::passing(id, Body::Whole(result))),
+        None | Some("\"complete\"") => Ok(Answer::result(id, &object.to_bytes())),
         // What can be asked has been, on the way here.
         Some("\"input_required\"") => Err(unasked()),
         Some(_) => Err(encode::broken("the upstream's result is of a type that is not known here")),
@@ -446,6 +444,7 @@ mod tests {
     use super::*;
     use crate::downstream::answer::Text;
     use crate::guard::Findings;
+    use crate::mcp::call::Body;
     use std::time::Duration;
 
     fn text(answer: Answer) -> String {
@@ -524,7 +523,7 @@ mod tests {
             (Era::Modern, r#"{"resultType":"task"}"#, Err(-32603)),
             (Era::Modern, "[]", Err(-32603)),
         ] {
-            let outcome = Outcome::Result(Body::Whole(result.into()));
+            let outcome = Outcome::Result(Body::part(result.into()));
             let (upstreams, allowed) = (Reply { era, outcome }, Allowance::alone(1_000));
             match reply(&Id::from(1), Method::CallTool, upstreams, &allowed).await {
                 Ok(answer) => {

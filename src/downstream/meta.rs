@@ -42,9 +42,8 @@ pub(super) fn take(params: &mut Object) -> Result<Owned, BadMeta> {
     let Some(raw) = params.get_bytes("_meta") else {
         return Ok(Owned::default());
     };
-    // The depth was checked when the message was read.
-    let mut rest = Object::parse_within(raw.clone(), usize::MAX)
-        .map_err(|_| BadMeta("`_meta` must be an object"))?;
+    let mut rest =
+        Object::parse_again(raw.clone()).map_err(|_| BadMeta("`_meta` must be an object"))?;
     let progress_token = match rest.take(meta::PROGRESS_TOKEN) {
         None => None,
         // Spec, progress: tokens are strings or integers, like ids.

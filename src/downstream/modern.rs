@@ -93,7 +93,7 @@ fn read_context(
         bad("`_meta` must hold `io.modelcontextprotocol/protocolVersion`, a string")
     })?;
     let capabilities = owned.capabilities.clone();
-    let capabilities = capabilities.and_then(|raw| Object::parse_within(raw, usize::MAX).ok());
+    let capabilities = capabilities.and_then(|raw| Object::parse_again(raw).ok());
     let capabilities = capabilities.ok_or_else(|| {
         bad("`_meta` must hold `io.modelcontextprotocol/clientCapabilities`, an object")
     })?;
@@ -331,10 +331,8 @@ async fn reply(
     if let (Era::Modern, Body::Arriving(_), false) = (reply.era, &body, is_private) {
         return Ok(Answer::passing(id, body));
     }
-    let result = body.collect(allowed).await;
-    let result = result.map_err(|why| encode::uncollected(&why))?;
-    let mut object = Object::parse_within(result.clone(), usize::MAX)
-        .map_err(|_| encode::broken("the upstream's result cannot be read"))?;
+    let result = body.read(allowed).await.map_err(|why| encode::uncollected(&why))?;
+    let mut object = result.map_err(|_| encode::broken("the upstream's result cannot be read"))?;
     if method == Method::GetTask {
         // SEP-2663: what a task waits for is asked as in any other reply.
         input::check(&object, Abilities::read(capabilities))?;
@@ -350,15 +348,19 @@ async fn reply(
             }
             return Ok(Answer::result(id, &object.to_bytes()));
         }
-        Some(COMPLETE) if reply.era == Era::Modern => return Ok(Answer::result(id, &result)),
+        Some(COMPLETE) if reply.era == Era::Modern => {
+            return Ok(Answer::result(id, &object.to_bytes()));
+        }
         Some(INPUT_REQUIRED) if reply.era == Era::Modern => {
             input::check(&object, Abilities::read(capabilities))?;
-            return Ok(Answer::result(id, &result));
+            return Ok(Answer::result(id, &object.to_bytes()));
         }
         Some(COMPLETE) | None => {}
         // Spec, result type: a type is valid by an extension that both sides know; which one it is
         // from cannot be told from here.
-        Some(_) if declares_extensions(capabilities) => return Ok(Answer::result(id, &result)),
+        Some(_) if declares_extensions(capabilities) => {
+            return Ok(Answer::result(id, &object.to_bytes()));
+        }
         Some(_) => {
             return Err(encode::broken(
                 "the upstream's result is of a type that is not known here",

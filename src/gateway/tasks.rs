@@ -17,7 +17,6 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKe
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bytes::Bytes;
 
 use super::{Guest, Standing, Subscriptions};
 use crate::catalog::Target;
@@ -128,14 +127,13 @@ impl Dressing {
     /// a result's relation to one. A reply that still arrives is too large to be any of these but a
     /// result, and passes as it is.
     pub(super) fn dress(&self, reply: Reply) -> Reply {
-        let Reply { era, outcome: Outcome::Result(Body::Whole(text)) } = reply else {
+        let Reply { era, outcome: Outcome::Result(Body::Read(mut result)) } = reply else {
             return reply;
         };
-        let text = match era == self.era {
-            true => dressed(&text, self).unwrap_or(text),
-            false => text,
-        };
-        Reply { era, outcome: Outcome::Result(Body::Whole(text)) }
+        if era == self.era {
+            dress(&mut result, self);
+        }
+        Reply { era, outcome: Outcome::Result(Body::Read(result)) }
     }
 
     /// A question as its client is to see it.
@@ -151,7 +149,7 @@ impl Dressing {
         };
         let restored =
             |mut result: Object| restore_related(&mut result, self).then(|| result.to_bytes());
-        let object = Object::parse_within(text.clone(), usize::MAX).ok();
+        let object = Object::parse_again(text.clone()).ok();
         let text = object.and_then(restored).unwrap_or(text);
         Answered { key, outcome: rpc::Outcome::Result(text) }
     }
@@ -187,18 +185,15 @@ impl fmt::Debug for Dressing {
     }
 }
 
-/// The result with handles in place of ids; `None` if it has none.
-fn dressed(text: &Bytes, names: &dyn Naming) -> Option<Bytes> {
-    let mut result = Object::parse_within(text.clone(), usize::MAX).ok()?;
-    let mut changed = rename(&mut result, names);
+/// Puts handles in place of the ids that a result has.
+fn dress(result: &mut Object, names: &dyn Naming) {
+    rename(result, names);
     if let Some(mut task) = result.get_object("task")
         && rename(&mut task, names)
     {
         result.set("task", task.to_bytes());
-        changed = true;
     }
-    changed |= rename_related(&mut result, names);
-    changed.then(|| result.to_bytes())
+    rename_related(result, names);
 }
 
 // === What a guest does with them ===
@@ -307,11 +302,9 @@ mod tests {
                 ),
             ),
         ] {
-            assert_eq!(
-                dressed(&text.into(), &names).as_deref(),
-                expected.map(str::as_bytes),
-                "{text}"
-            );
+            let mut result = Object::parse(text).expect(text);
+            dress(&mut result, &names);
+            assert_eq!(result.to_bytes(), expected.unwrap_or(text));
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn check(
         None => Object::new(),
         // Some clients write what they do not have as null.
         Some(null) if *null == *b"null" => Object::new(),
-        Some(text) => Object::parse_within(text, usize::MAX).map_err(|_| BadArguments::NoObject)?,
+        Some(text) => Object::parse_again(text).map_err(|_| BadArguments::NoObject)?,
     };
     let mut required = declared.into_iter().flat_map(Declared::required);
     if let Some(name) = required.find(|name| !arguments.has(name)) {

@@ -35,12 +35,15 @@ fn each(
     no_array: Malformed,
     check: impl Fn(&Object) -> Result<(), Malformed>,
 ) -> Result<(), Malformed> {
-    let elements = object.get_bytes(member).and_then(|list| json::elements(&list));
-    elements.ok_or(no_array)?.into_iter().try_for_each(|element| check(&read(element)?))
+    object
+        .get_elements(member)
+        .ok_or(no_array)?
+        .into_iter()
+        .try_for_each(|element| check(&read(element)?))
 }
 
 fn read(text: Bytes) -> Result<Object, Malformed> {
-    Object::parse_within(text, usize::MAX).map_err(|_| "an element is no object")
+    Object::parse_again(text).map_err(|_| "an element is no object")
 }
 
 fn message(message: &Object) -> Result<(), Malformed> {

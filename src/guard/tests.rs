@@ -30,8 +30,15 @@ fn watch(rules: Rules, method: Method, kind: Kind) -> Option<Watch> {
 /// What becomes of a prompt's result.
 fn judged(rules: Rules, result: &str) -> Result<(String, Findings), Unfit> {
     let watch = watch(rules, Method::GetPrompt, Kind::Prompt).expect("somebody looks");
-    let (text, findings) = watch.judge(result.to_owned().into(), true)?;
+    let (text, findings) = judge(&watch, result.to_owned().into())?;
     Ok((String::from_utf8(text.to_vec()).expect("text"), findings))
+}
+
+/// What somebody passes on of a result.
+fn judge(watch: &Watch, text: Bytes) -> Result<(Bytes, Findings), Unfit> {
+    let read = Object::parse_within(text.clone(), usize::MAX);
+    let (new, findings) = watch.judge(&text, Some(read.as_ref()))?;
+    Ok((new.unwrap_or(text), findings))
 }
 
 fn hiding(setting: HiddenText) -> Rules {
@@ -188,6 +195,7 @@ async fn errors_are_looked_at_and_large_bodies_are_held() {
         let looked =
             watch.look(Reply { era: Era::Modern, outcome }, &Allowance::alone(1_000)).await;
         looked.map(|(reply, _)| match reply.outcome {
+            Outcome::Result(Body::Read(object)) => object.to_bytes(),
             Outcome::Result(Body::Whole(text)) | Outcome::Error(text) => text,
             Outcome::Result(Body::Arriving(_)) => "arriving".into(),
         })
@@ -214,7 +222,7 @@ async fn what_is_found_is_counted() {
     let guard = guard(Rules { hidden_text: HiddenText::Refuse, ..rules });
     let watch = guard.watch(&hub(), Method::GetPrompt, Kind::Prompt, "p").expect("somebody looks");
     for result in [r#"{"messages":[]}"#, r#"{"messages":["AKIA"]}"#, r#"{"messages":["\u0000"]}"#] {
-        let _ = watch.judge(result.into(), true);
+        let _ = judge(&watch, result.into());
     }
     let params = Object::parse(r#"{"arguments":7}"#).expect("parameters");
     let admitted = guard.admit(&hub(), Method::GetPrompt, None, &params);
@@ -259,8 +267,8 @@ proptest! {
         let rules = Rules { redact, ..hiding(setting) };
         let Some(watch) = watch(rules, Method::CallTool, Kind::Prompt) else { return Ok(()) };
         let text: Bytes = serde_json::to_string(&texts).expect("strings are writable").into();
-        let (once, _) = watch.judge(text, true).expect("nothing is refused");
-        let (twice, _) = watch.judge(once.clone(), true).expect("nothing is refused");
+        let (once, _) = judge(&watch, text).expect("nothing is refused");
+        let (twice, _) = judge(&watch, once.clone()).expect("nothing is refused");
         prop_assert_eq!(once, twice);
     }
 }

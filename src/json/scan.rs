@@ -18,7 +18,7 @@ pub(super) enum Flaw {
 }
 
 /// A member of the object that a text is.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Found {
     /// Its key, with the quotes.
     pub(super) key: Range<usize>,
@@ -27,59 +27,66 @@ pub(super) struct Found {
     pub(super) value: Range<usize>,
 }
 
-/// Passes over a text that is an object, at most `depth` levels deep, and shows each member as it comes.
-pub(super) fn object(text: &[u8], depth: usize, mut show: impl FnMut(Found)) -> Result<(), Flaw> {
-    let mut scan = Scan::begin(text, depth);
-    scan.white();
-    scan.enter(b'{', 0)?;
-    if !scan.leaves(b'}') {
-        loop {
-            let start = scan.at;
-            let is_escaped = scan.string()?;
-            let key = start..scan.at;
-            scan.colon()?;
-            let start = scan.at;
-            scan.value(1)?;
-            show(Found { key, is_escaped, value: start..scan.at });
-            if !scan.goes_on(b'}')? {
-                break;
-            }
-        }
-    }
-    scan.end()
-}
-
-/// Passes over a text that is an array, of any depth, and shows the place of each element as it comes.
-pub(super) fn array(text: &[u8], mut show: impl FnMut(Range<usize>)) -> Result<(), Flaw> {
-    let mut scan = Scan::begin(text, usize::MAX);
-    scan.white();
-    scan.enter(b'[', 0)?;
-    if !scan.leaves(b']') {
-        loop {
-            let start = scan.at;
-            scan.value(1)?;
-            show(start..scan.at);
-            if !scan.goes_on(b']')? {
-                break;
-            }
-        }
-    }
-    scan.end()
-}
-
-struct Scan<'a> {
+/// A text that is passed over.
+pub(super) struct Scan<'a> {
     text: &'a [u8],
     at: usize,
     /// How many levels there may be.
     depth: usize,
     /// Whether there is any byte that must not stand in a string. Most messages are on one line, and have none.
     has_controls: bool,
+    /// Whether the text has passed before.
+    has_passed: bool,
 }
 
 impl<'a> Scan<'a> {
-    fn begin(text: &'a [u8], depth: usize) -> Self {
+    /// Passes over a text, at most `depth` levels deep.
+    pub(super) fn begin(text: &'a [u8], depth: usize) -> Self {
         let least = text.iter().fold(u8::MAX, |least, byte| least.min(*byte));
-        Self { text, at: 0, depth, has_controls: least < b' ' }
+        Self { text, at: 0, depth, has_controls: least < b' ', has_passed: false }
+    }
+
+    /// Passes over a text that has passed before, or is a part of one: what is in its values is not looked at again.
+    pub(super) fn again(text: &'a [u8]) -> Self {
+        Self { text, at: 0, depth: usize::MAX, has_controls: false, has_passed: true }
+    }
+
+    /// Shows each member of the object that the text is.
+    pub(super) fn members(mut self, mut show: impl FnMut(Found)) -> Result<(), Flaw> {
+        self.white();
+        self.enter(b'{', 0)?;
+        if !self.leaves(b'}') {
+            loop {
+                let start = self.at;
+                let is_escaped = self.string()?;
+                let key = start..self.at;
+                self.colon()?;
+                let start = self.at;
+                self.value(1)?;
+                show(Found { key, is_escaped, value: start..self.at });
+                if !self.goes_on(b'}')? {
+                    break;
+                }
+            }
+        }
+        self.end()
+    }
+
+    /// Shows the place of each element of the array that the text is.
+    pub(super) fn elements(mut self, mut show: impl FnMut(Range<usize>)) -> Result<(), Flaw> {
+        self.white();
+        self.enter(b'[', 0)?;
+        if !self.leaves(b']') {
+            loop {
+                let start = self.at;
+                self.value(1)?;
+                show(start..self.at);
+                if !self.goes_on(b']')? {
+                    break;
+                }
+            }
+        }
+        self.end()
     }
 
     fn peek(&self) -> Option<u8> {
@@ -144,6 +151,9 @@ impl<'a> Scan<'a> {
 
     /// Passes one value, which stands within so many levels.
     fn value(&mut self, levels: usize) -> Result<(), Flaw> {
+        if self.has_passed {
+            return self.skip();
+        }
         let mut open = Brackets::default();
         loop {
             match self.peek().ok_or(Flaw::Syntax)? {
@@ -180,6 +190,34 @@ impl<'a> Scan<'a> {
                     self.colon()?;
                 }
                 break;
+            }
+        }
+    }
+
+    /// Passes one value of a text that has passed before, by its quotes and brackets alone.
+    fn skip(&mut self) -> Result<(), Flaw> {
+        let mut open = 0_usize;
+        loop {
+            match self.peek().ok_or(Flaw::Syntax)? {
+                b'"' => _ = self.string()?,
+                b'{' | b'[' => {
+                    self.at += 1;
+                    open += 1;
+                }
+                b'}' | b']' if open > 0 => {
+                    self.at += 1;
+                    open -= 1;
+                }
+                // A part of a number or a word, or what stands between two values.
+                _ if open > 0 => self.at += 1,
+                _ => {
+                    let rest = &self.text[self.at..];
+                    let end = rest.iter().position(|byte| b",}] \n\r\t".contains(byte));
+                    self.at += end.unwrap_or(rest.len());
+                }
+            }
+            if open == 0 {
+                return Ok(());
             }
         }
     }
@@ -293,7 +331,7 @@ mod tests {
 
     fn passes(text: &[u8]) -> bool {
         let mut members = 0;
-        object(text, usize::MAX, |_| members += 1).is_ok()
+        Scan::begin(text, usize::MAX).members(|_| members += 1).is_ok()
     }
 
     /// What the library makes of it, of which escapes and UTF-8 are not asked.
@@ -307,10 +345,11 @@ mod tests {
         for levels in [1, 2, 63, 64, 65, 127, 128, 129, 192, 193, 300, 100_000] {
             let (open, close) = ("[{\"a\":".repeat(levels), "}]".repeat(levels));
             let text = format!("{{\"a\":{open}1{close}}}");
-            assert_eq!(object(text.as_bytes(), 2 * levels + 1, |_| {}), Ok(()), "{levels}");
-            assert_eq!(object(text.as_bytes(), 2 * levels, |_| {}), Err(Flaw::TooDeep), "{levels}");
+            let judged = |text: &str, depth| Scan::begin(text.as_bytes(), depth).members(|_| {});
+            assert_eq!(judged(&text, 2 * levels + 1), Ok(()), "{levels}");
+            assert_eq!(judged(&text, 2 * levels), Err(Flaw::TooDeep), "{levels}");
             let wrong = format!("{{\"a\":{open}1{}}}", "]}".repeat(levels));
-            assert_eq!(object(wrong.as_bytes(), usize::MAX, |_| {}), Err(Flaw::Syntax));
+            assert_eq!(judged(&wrong, usize::MAX), Err(Flaw::Syntax));
         }
     }
 
@@ -373,14 +412,21 @@ mod tests {
             let text = if is_spread { serde_json::to_string_pretty(&whole) } else { serde_json::to_string(&whole) };
             let text = text.expect("a value is writable");
             let mut found = Vec::new();
-            object(text.as_bytes(), usize::MAX, |member| found.push(member)).expect("an object");
+            Scan::begin(text.as_bytes(), usize::MAX).members(|member| found.push(member)).expect("an object");
             let keys: Vec<_> = found.iter().map(|member| &text[member.key.clone()]).collect();
             prop_assert_eq!(keys, ["\"k\"", "\"l\""]);
             let read: serde_json::Value = serde_json::from_str(&text[found[0].value.clone()]).expect("a value");
             prop_assert_eq!(read, serde_json::from_str::<serde_json::Value>(&value.to_string()).expect("a value"));
             let mut elements = Vec::new();
-            array(text[found[1].value.clone()].as_bytes(), |place| elements.push(place)).expect("an array");
+            let list = text[found[1].value.clone()].as_bytes();
+            Scan::begin(list, usize::MAX).elements(|place| elements.push(place)).expect("an array");
             prop_assert_eq!(elements.len(), 1);
+            let mut again = Vec::new();
+            Scan::again(text.as_bytes()).members(|member| again.push(member)).expect("an object");
+            prop_assert_eq!(again, found, "what has passed is passed in the same steps");
+            let mut again = Vec::new();
+            Scan::again(list).elements(|place| again.push(place)).expect("an array");
+            prop_assert_eq!(again, elements);
             // And nothing that was cut off.
             prop_assert!(!passes(&text.as_bytes()[..cut.index(text.len())]));
         }

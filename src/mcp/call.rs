@@ -16,7 +16,7 @@ use hyper::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use crate::budget::{Allowance, Growing, NoRoom, Unheld};
-use crate::json::{self, Object};
+use crate::json::{self, Malformed, Object};
 use crate::mcp::kind::Kind;
 use crate::mcp::note::Notes;
 use crate::mcp::question::Abilities;
@@ -298,7 +298,7 @@ pub enum Outcome {
 impl From<rpc::Outcome> for Outcome {
     fn from(outcome: rpc::Outcome) -> Self {
         match outcome {
-            rpc::Outcome::Result(result) => Self::Result(Body::Whole(result)),
+            rpc::Outcome::Result(result) => Self::Result(Body::part(result)),
             rpc::Outcome::Error(error) => Self::Error(error),
         }
     }
@@ -306,7 +306,9 @@ impl From<rpc::Outcome> for Outcome {
 
 /// A payload: JSON text on one line.
 pub enum Body {
-    /// All of it.
+    /// All of it: an object, which has been read.
+    Read(Object),
+    /// All of it, whatever it is.
     Whole(Bytes),
     /// A large one that is still arriving, piece by piece. If a piece is an error the payload is cut
     /// short, and the only honest way on is to break off the connection to the client.
@@ -330,10 +332,25 @@ pub enum Uncollected {
 }
 
 impl Body {
+    /// A payload that is a part of a message that was read.
+    pub fn part(text: Bytes) -> Self {
+        Object::parse_again(text.clone()).map_or(Self::Whole(text), Self::Read)
+    }
+
+    /// The whole payload as the object that it should be; as far as there is room to hold it, as with
+    /// [`Body::collect`].
+    pub async fn read(self, allowed: &Allowance) -> Result<Result<Object, Malformed>, Uncollected> {
+        match self {
+            Self::Read(object) => Ok(Ok(object)),
+            body => Ok(Object::parse_within(body.collect(allowed).await?, usize::MAX)),
+        }
+    }
+
     /// The whole payload, as far as there is room to hold it. It counts while it is collected; whoever keeps it has it count from
     /// then on.
     pub async fn collect(self, allowed: &Allowance) -> Result<Bytes, Uncollected> {
         let mut pieces = match self {
+            Self::Read(object) => return Ok(object.to_bytes()),
             Self::Whole(bytes) => return Ok(bytes),
             Self::Arriving(pieces) => pieces,
         };
@@ -352,6 +369,7 @@ impl Body {
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Read(object) => f.debug_tuple("Read").field(object).finish(),
             Self::Whole(bytes) => f.debug_tuple("Whole").field(bytes).finish(),
             Self::Arriving(_) => f.write_str("Arriving(..)"),
         }

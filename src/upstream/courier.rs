@@ -30,7 +30,7 @@ use crate::rpc::Outcome;
 const ASIDE: Duration = Duration::from_secs(5);
 /// How many answers to the server's own requests may be on their way.
 const MAX_REPLIES: usize = 64;
-/// How often it is sent at the most, where the connection breaks: to hear it twice does no server harm.
+/// How often a cancellation is sent at the most, where the connection breaks: to hear it twice does no server harm.
 const ATTEMPTS: usize = 3;
 /// How much of the body of a refusal is read, and how long that may take.
 const REFUSAL_BYTES: usize = 64 * 1024;
@@ -163,23 +163,29 @@ impl Courier {
     pub(super) fn send_back(&self, replies: Vec<Bytes>, headers: &HeaderMap) {
         for reply in replies {
             match Arc::clone(&self.shared.replies).try_acquire_owned() {
-                Ok(turn) => self.send_aside(reply, headers, Some(turn)),
+                Ok(turn) => self.send_aside(reply, headers, 1, Some(turn)),
                 Err(_) => tracing::debug!("the server asks faster than it takes answers"),
             }
         }
     }
 
-    /// Sends a message that nobody waits for.
-    pub(super) fn aside(&self, message: Bytes, headers: &HeaderMap) {
-        self.send_aside(message, headers, None);
+    /// Tells the server that nobody waits for something any more, and waits for no answer.
+    pub(super) fn cancel(&self, message: Bytes, headers: &HeaderMap) {
+        self.send_aside(message, headers, ATTEMPTS, None);
     }
 
-    fn send_aside(&self, message: Bytes, headers: &HeaderMap, turn: Option<OwnedSemaphorePermit>) {
+    fn send_aside(
+        &self,
+        message: Bytes,
+        headers: &HeaderMap,
+        attempts: usize,
+        turn: Option<OwnedSemaphorePermit>,
+    ) {
         let courier = self.clone();
         let headers = headers.clone();
         self.finish(async move {
             let _turn = turn;
-            for _ in 0..ATTEMPTS {
+            for _ in 0..attempts {
                 let Err(failure) = courier.notify(message.clone(), &headers).await else { return };
                 tracing::debug!(?failure, "a message aside was lost");
                 if !matches!(failure, Failure::Broke(_)) {
@@ -210,16 +216,15 @@ impl Courier {
     }
 
     fn request(&self, method: Method, message: Bytes, headers: &HeaderMap) -> Request<Full<Bytes>> {
-        let mut all = self.shared.headers.clone();
-        if method == Method::POST {
-            all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let usual = &self.shared.headers;
+        let mut all = HeaderMap::with_capacity(usual.len() + headers.len() + 1);
+        // One of a name stands in the place of what is usual, and several of it stay several.
+        let others = usual.iter().filter(|(name, _)| !headers.contains_key(*name));
+        for (name, value) in others.chain(headers) {
+            all.append(name, value.clone());
         }
-        for name in headers.keys() {
-            // One of a name replaces what is there, and several of it stay several.
-            all.remove(name);
-            for value in headers.get_all(name) {
-                all.append(name, value.clone());
-            }
+        if method == Method::POST && !headers.contains_key(CONTENT_TYPE) {
+            all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         let mut request = Request::new(Full::new(message));
         *request.method_mut() = method;

@@ -193,7 +193,7 @@ impl Drop for Open<'_> {
     fn drop(&mut self) {
         // Of what it has not seen the server need not be told.
         if let Some(headers) = self.headers.take().filter(|_| self.sent.has_begun()) {
-            self.wire.courier.aside(cancelled(self.claim.id()), &headers);
+            self.wire.courier.cancel(cancelled(self.claim.id()), &headers);
         }
     }
 }

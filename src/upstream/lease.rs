@@ -23,8 +23,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::dial::Stream;
 
-/// Header fields of a response, and the bytes that are buffered for them.
-const MAX_HEADERS: usize = 100;
+/// The bytes that are buffered for the head of a response. Of its fields hyper takes 100, where nobody says a number: then
+/// it needs no room of its own for them with each response.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A connection that is ours to use.
@@ -51,7 +51,6 @@ impl Lease {
         stop: CancellationToken,
     ) -> hyper::Result<Self> {
         let (sender, connection) = http1::Builder::new()
-            .max_headers(MAX_HEADERS)
             .max_buf_size(BUFFER_BYTES)
             .handshake(TokioIo::new(stream))
             .await?;

@@ -162,6 +162,9 @@ async fn ask(
 ) -> Result<Opened, Closed> {
     let method = request.method;
     let (opening, headers) = match wire.exchange(request).await {
+        Ok(Answer { outcome: Outcome::Result(Body::Read(result)), headers }) => {
+            (introduce(&rpc::Outcome::Result(result.to_bytes())), headers)
+        }
         Ok(Answer { outcome: Outcome::Result(Body::Whole(result)), headers }) => {
             (introduce(&rpc::Outcome::Result(result)), headers)
         }

@@ -96,9 +96,8 @@ where
 
 /// Reads what a reply asks for, if it does.
 fn read(reply: &Reply) -> Result<Option<Needed>, String> {
-    let Outcome::Result(Body::Whole(result)) = &reply.outcome else { return Ok(None) };
     // What cannot be read is for whoever hands it on.
-    let Ok(result) = Object::parse_within(result.clone(), usize::MAX) else { return Ok(None) };
+    let Outcome::Result(Body::Read(result)) = &reply.outcome else { return Ok(None) };
     if result.get_string("resultType").as_deref() != Some("input_required") {
         return Ok(None);
     }

@@ -217,7 +217,7 @@ impl Drop for Open<'_> {
         let Some(headers) = self.farewell.take() else { return };
         // Of what it has not seen the server need not be told.
         if self.claim.is_open() && self.sent.has_begun() {
-            self.wire.shared.courier.aside(cancelled(self.claim.id()), &headers);
+            self.wire.shared.courier.cancel(cancelled(self.claim.id()), &headers);
         }
     }
 }

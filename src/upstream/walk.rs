@@ -63,9 +63,13 @@ impl Walk<'_> {
         let (mut cursor, mut bytes, mut stale) = (None, 0, 0);
         for page_number in 1.. {
             let page = timeout_at(deadline, self.connection.page(self.kind, cursor.as_ref()));
-            let result = match page.await {
+            let page = match page.await {
                 Ok(outcome) => match outcome? {
-                    Outcome::Result(Body::Whole(result)) => result,
+                    Outcome::Result(Body::Read(page)) => page,
+                    Outcome::Result(Body::Whole(_)) => {
+                        let method = self.kind.list_method();
+                        return Err(Failure::Protocol(format!("`{method}`: not a JSON object")));
+                    }
                     Outcome::Result(Body::Arriving(_)) => {
                         return Err(Failure::Protocol("a page is too large".into()));
                     }
@@ -77,11 +81,8 @@ impl Walk<'_> {
                 }
                 Err(_) => return Err(Failure::TimedOut(self.time)),
             };
-            bytes += result.len();
+            bytes += page.text_bytes();
             listing.pages = page_number;
-            let page = Object::parse_within(result, usize::MAX).map_err(|bad| {
-                Failure::Protocol(format!("`{}`: {bad}", self.kind.list_method()))
-            })?;
             if let Some(ttl) = ttl(&page) {
                 listing.ttl = Some(listing.ttl.map_or(ttl, |least: Duration| least.min(ttl)));
             }

@@ -51,10 +51,13 @@ pub(super) fn check_get(headers: &HeaderMap) -> Result<(), (StatusCode, &'static
     }
 }
 
+/// What clients write who read all that is sent here.
+const USUAL: &str = "application/json, text/event-stream";
+
 /// Whether a client reads a media type. One that does not say reads everything (RFC 9110, 12.5.1);
 /// weights are not looked at, since there is nothing to choose between.
 fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
-    if !headers.contains_key(ACCEPT) {
+    if !headers.contains_key(ACCEPT) || only(headers, &ACCEPT) == Some(USUAL) {
         return true;
     }
     let (wanted_kind, _) = wanted.split_once('/').unwrap_or((wanted, ""));
