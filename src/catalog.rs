@@ -19,6 +19,7 @@
 
 mod cursor;
 mod instructions;
+mod pages;
 mod shelf;
 mod table;
 pub mod template;

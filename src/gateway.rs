@@ -113,7 +113,7 @@ pub struct Guest {
 /// A page of a merged list, in no dialect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// The items' JSON, joined by commas.
+    /// The items as a JSON array.
     pub items: Bytes,
     /// Where the next page begins; `None` on the last.
     pub next_cursor: Option<String>,

@@ -89,7 +89,9 @@ impl Object {
 
     /// Reads the object in `text`, at most `depth` levels deep.
     pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, Malformed> {
-        std::str::from_utf8(&text).map_err(|bad| Malformed::Syntax(bad.to_string()))?;
+        if !text.is_ascii() {
+            std::str::from_utf8(&text).map_err(|bad| Malformed::Syntax(bad.to_string()))?;
+        }
         let members = members(&text, Scan::begin(&text, depth), depth)?;
         Ok(Self { text, members, changed: false })
     }
@@ -179,6 +181,16 @@ impl Object {
         if !self.changed {
             return self.text.clone();
         }
+        let mut out = Vec::with_capacity(self.written_bytes());
+        self.write_to(&mut out);
+        out.into()
+    }
+
+    /// How many bytes the object's text has, or some more.
+    pub fn written_bytes(&self) -> usize {
+        if !self.changed {
+            return self.text.len();
+        }
         let of_member = |member: &Member| {
             let key = match &member.key {
                 Key::At(range) | Key::Escaped(range, _) => range.len(),
@@ -186,9 +198,7 @@ impl Object {
             };
             key + self.text_of(&member.value).len() + 2
         };
-        let mut out = Vec::with_capacity(1 + self.members.iter().map(of_member).sum::<usize>());
-        self.write_to(&mut out);
-        out.into()
+        1 + self.members.iter().map(of_member).sum::<usize>()
     }
 
     /// Appends the object's text to `out`.
@@ -283,7 +293,7 @@ fn write_quoted(out: &mut Vec<u8>, text: &str) {
 /// Reads JSON text that is a string; `None` if it is something else.
 pub fn decode_string(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
-    if !inner.contains('\\') {
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
         return Some(Cow::Borrowed(inner));
     }
     serde_json::from_str(raw).ok().map(Cow::Owned)

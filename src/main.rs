@@ -4,6 +4,11 @@ use std::process::ExitCode;
 
 use rustix::process::{Resource, getrlimit};
 
+/// A call allocates a hundred times, of which the futures on its way are too large for what the system's allocator keeps
+/// at hand.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// With less than this, what reads a configuration may run out of stack.
 const STACK_BYTES: usize = 4 << 20;
 

@@ -276,6 +276,15 @@ pub fn write_result(id: &Id, result: &[u8]) -> Bytes {
     json::on_one_line(out.into())
 }
 
+/// Writes the answer to request `id`, with this object as its result, on one line.
+pub fn write_object(id: &Id, result: &Object) -> Bytes {
+    let mut out = Vec::with_capacity(result.written_bytes() + 64);
+    out.extend_from_slice(&result_head(id));
+    result.write_to(&mut out);
+    out.push(b'}');
+    json::on_one_line(out.into())
+}
+
 /// Writes an error as the answer to request `id`, or to one whose id could not be read.
 ///
 /// Without an id the member is left out (spec, transports: an error response that has no `id`). JSON-RPC's own

@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use super::Outlet;
+use super::pages::Pages;
 use super::view::Target;
 use crate::mcp::name::UpstreamName;
 
@@ -23,6 +24,7 @@ pub(super) struct Table {
     /// Which rows are whose, in order; upstreams without a row are not in it.
     sections: Vec<(UpstreamName, Range<usize>)>,
     index: HashSet<ByKey>,
+    pages: Pages,
 }
 
 impl Table {
@@ -51,7 +53,7 @@ impl Table {
                 sections.push((name.clone(), start..rows.len()));
             }
         }
-        Self { rows, sections, index }
+        Self { rows, sections, index, pages: Pages::default() }
     }
 
     /// The row of this key.
@@ -64,10 +66,14 @@ impl Table {
         &self.rows
     }
 
-    /// The rows behind a place, whether or not something stands there.
-    pub(super) fn rows_after(&self, upstream: &UpstreamName, key: &str) -> &[Arc<Target>] {
-        let start = self.rows.partition_point(|row| (&row.upstream, &*row.key) <= (upstream, key));
-        &self.rows[start..]
+    /// How many rows stand before what is behind a place, whether or not something stands there.
+    pub(super) fn place_after(&self, upstream: &UpstreamName, key: &str) -> usize {
+        self.rows.partition_point(|row| (&row.upstream, &*row.key) <= (upstream, key))
+    }
+
+    /// Its pages, as they are sent.
+    pub(super) fn pages(&self) -> &Pages {
+        &self.pages
     }
 
     /// The rows of one upstream.

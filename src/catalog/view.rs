@@ -13,6 +13,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
 use super::cursor::Cursor;
+use super::pages::{Cut, Rendered};
 use super::table::Table;
 use super::{Filter, Outlet, Settings, template, uri};
 use crate::mcp::arguments::Declared;
@@ -61,28 +62,17 @@ impl View {
     /// vanished, or may never have been visible here.
     pub fn page(&self, kind: Kind, after: Option<&Cursor>, form: Form) -> Page {
         let table = &self.tables[kind.index()];
-        let rows = match after {
-            None => table.rows(),
-            Some(cursor) => table.rows_after(&cursor.upstream, &cursor.key),
+        let cut = Cut {
+            form,
+            start: after.map_or(0, |cursor| table.place_after(&cursor.upstream, &cursor.key)),
+            most: self.settings.page_items.max(1),
+            most_bytes: self.settings.page_bytes,
         };
-        let mut behind = rows.iter().filter(|row| row.is_for(form)).peekable();
-        // Commas count too, one per item: it saves a case and costs a byte.
-        let (mut on_page, mut bytes) = (Vec::new(), 0);
-        while on_page.len() < self.settings.page_items.max(1)
-            && let Some(row) = behind.peek()
-        {
-            let grown = bytes + row.json_as(form).len() + 1;
-            if !on_page.is_empty() && grown > self.settings.page_bytes {
-                break;
-            }
-            bytes = grown;
-            on_page.extend(behind.next());
-        }
-        let last = on_page.last().filter(|_| behind.peek().is_some());
+        let page = table.pages().get(cut, || render(table.rows(), cut));
         Page {
-            items: join(&on_page, form, bytes),
-            count: on_page.len(),
-            next: last.map(|row| Cursor { upstream: row.upstream.clone(), key: row.key.clone() }),
+            items: page.items.clone(),
+            count: page.count,
+            next: page.next.as_ref().map(|(next, _)| next.clone()),
             partial: self.missing(kind).to_vec(),
             fresh_for: self.fresh_until[kind.index()]
                 .map(|until| until.saturating_duration_since(Instant::now())),
@@ -226,15 +216,35 @@ fn same_table(a: &Arc<Table>, b: &Arc<Table>) -> bool {
     Arc::ptr_eq(a, b) || a == b
 }
 
-fn join(rows: &[&Arc<Target>], form: Form, capacity: usize) -> Bytes {
-    let mut items = BytesMut::with_capacity(capacity);
-    for (at, row) in rows.iter().enumerate() {
-        if at > 0 {
+/// Renders the page that is cut from these rows.
+fn render(rows: &[Arc<Target>], cut: Cut) -> Rendered {
+    let all = rows.iter().enumerate().skip(cut.start);
+    let mut behind = all.filter(|(_, row)| row.is_for(cut.form)).peekable();
+    // Commas count too, one per item: it saves a case and costs a byte.
+    let (mut on_page, mut bytes) = (Vec::new(), 0);
+    while on_page.len() < cut.most
+        && let Some((_, row)) = behind.peek()
+    {
+        let grown = bytes + row.json_as(cut.form).len() + 1;
+        if !on_page.is_empty() && grown > cut.most_bytes {
+            break;
+        }
+        bytes = grown;
+        on_page.extend(behind.next());
+    }
+    let mut items = BytesMut::with_capacity(bytes + 2);
+    items.put_u8(b'[');
+    for (number, (_, row)) in on_page.iter().enumerate() {
+        if number > 0 {
             items.put_u8(b',');
         }
-        items.put_slice(row.json_as(form));
+        items.put_slice(row.json_as(cut.form));
     }
-    items.freeze()
+    items.put_u8(b']');
+    let last = on_page.last().filter(|_| behind.peek().is_some());
+    let next = last
+        .map(|(at, row)| (Cursor { upstream: row.upstream.clone(), key: row.key.clone() }, at + 1));
+    Rendered { items: items.freeze(), count: on_page.len(), next }
 }
 
 // === Route ===
@@ -303,7 +313,7 @@ impl Target {
 /// A part of a merged list.
 #[derive(Debug)]
 pub struct Page {
-    /// The items' JSON, joined by commas.
+    /// The items as a JSON array.
     pub items: Bytes,
     /// How many they are.
     pub count: usize,

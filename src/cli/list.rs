@@ -72,8 +72,7 @@ async fn list(house: &House, kind: Kind) -> Result<Vec<Object>, Failure> {
         let page =
             house.guest().list(&Permit::unlimited(), kind, cursor.as_deref(), Form::Newest).await;
         let page = page.map_err(|fault| Failure::Answered(fault.to_string()))?;
-        let array = [b"[", page.items.as_ref(), b"]"].concat().into();
-        let elements = json::elements(&array).unwrap_or_default();
+        let elements = json::elements(&page.items).unwrap_or_default();
         items.extend(elements.into_iter().filter_map(|element| Object::parse(element).ok()));
         cursor = page.next_cursor;
         if cursor.is_none() {

@@ -95,10 +95,16 @@ impl Answer {
         Self { status: StatusCode::OK, retry_after: None, failure: None, text }
     }
 
+    /// A result that is this object.
+    pub(super) fn object(id: &Id, result: &Object) -> Self {
+        let text = Text::Whole(rpc::write_object(id, result));
+        Self { status: StatusCode::OK, retry_after: None, failure: None, text }
+    }
+
     /// A result that passes as its upstream sent it, held or still arriving.
     pub(super) fn passing(id: &Id, body: Body) -> Self {
         match body {
-            Body::Read(result) => Self::result(id, &result.to_bytes()),
+            Body::Read(result) => Self::object(id, &result),
             Body::Whole(result) => Self::result(id, &result),
             Body::Arriving(pieces) => {
                 let text = Text::Arriving(rpc::result_head(id), pieces);

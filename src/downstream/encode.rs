@@ -55,12 +55,8 @@ pub(super) fn cursor(params: &Object) -> Result<Option<String>, Refused> {
 
 /// A page's items and where the next one begins.
 pub(super) fn page(kind: Kind, page: &Page) -> Object {
-    let mut items = Vec::with_capacity(page.items.len() + 2);
-    items.push(b'[');
-    items.extend_from_slice(&page.items);
-    items.push(b']');
     let mut result = Object::new();
-    result.set(kind.list_member(), items);
+    result.set(kind.list_member(), page.items.clone());
     if let Some(cursor) = &page.next_cursor {
         result.set("nextCursor", json::quote(cursor));
     }
@@ -282,7 +278,7 @@ mod tests {
     #[test]
     fn a_page_holds_its_items_as_they_are() {
         let full = Page {
-            items: r#"{"name":"a","x":1e400},{"name":"b"}"#.into(),
+            items: r#"[{"name":"a","x":1e400},{"name":"b"}]"#.into(),
             next_cursor: Some("c\"".into()),
             partial: vec!["hub".parse().expect("a name"), "wiki".parse().expect("a name")],
             ttl: Duration::ZERO,
@@ -293,7 +289,8 @@ mod tests {
         let mut meta = Object::new();
         set_partial(&mut meta, &full.partial);
         assert_eq!(meta.to_bytes(), r#"{"weir/partial":["hub","wiki"]}"#);
-        let empty = Page { items: Bytes::new(), next_cursor: None, partial: vec![], ..full };
+        let empty =
+            Page { items: Bytes::from_static(b"[]"), next_cursor: None, partial: vec![], ..full };
         assert_eq!(page(Kind::Template, &empty).to_bytes(), r#"{"resourceTemplates":[]}"#);
     }
 

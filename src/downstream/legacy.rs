@@ -282,7 +282,7 @@ async fn list(
     if !meta.is_empty() {
         result.set("_meta", meta.to_bytes());
     }
-    Ok(Answer::result(id, &result.to_bytes()))
+    Ok(Answer::object(id, &result))
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
@@ -374,10 +374,10 @@ async fn reply(
     let mut object = result.map_err(|_| encode::broken("the upstream's result cannot be read"))?;
     let is_complete = matches!(object.get("resultType"), None | Some("\"complete\""));
     if is_complete && method == Method::CallTool && older::result(&mut object) {
-        return Ok(Answer::result(id, &object.to_bytes()));
+        return Ok(Answer::object(id, &object));
     }
     match object.get("resultType") {
-        None | Some("\"complete\"") => Ok(Answer::result(id, &object.to_bytes())),
+        None | Some("\"complete\"") => Ok(Answer::object(id, &object)),
         // What can be asked has been, on the way here.
         Some("\"input_required\"") => Err(unasked()),
         Some(_) => Err(encode::broken("the upstream's result is of a type that is not known here")),

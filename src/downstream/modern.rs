@@ -131,7 +131,7 @@ fn discover(guest: &Guest, id: &Id, versions: &Versions) -> Answer {
     result.set("ttlMs", "0");
     result.set("cacheScope", PRIVATE);
     result.set("_meta", own_meta().to_bytes());
-    Answer::result(id, &result.to_bytes())
+    Answer::object(id, &result)
 }
 
 /// Starts to answer a request.
@@ -277,7 +277,7 @@ async fn list(
     let mut meta = own_meta();
     encode::set_partial(&mut meta, &page.partial);
     result.set("_meta", meta.to_bytes());
-    Ok(Answer::result(id, &result.to_bytes()))
+    Ok(Answer::object(id, &result))
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
@@ -346,20 +346,20 @@ async fn reply(
             if is_private || !object.has("cacheScope") {
                 object.set("cacheScope", PRIVATE);
             }
-            return Ok(Answer::result(id, &object.to_bytes()));
+            return Ok(Answer::object(id, &object));
         }
         Some(COMPLETE) if reply.era == Era::Modern => {
-            return Ok(Answer::result(id, &object.to_bytes()));
+            return Ok(Answer::object(id, &object));
         }
         Some(INPUT_REQUIRED) if reply.era == Era::Modern => {
             input::check(&object, Abilities::read(capabilities))?;
-            return Ok(Answer::result(id, &object.to_bytes()));
+            return Ok(Answer::object(id, &object));
         }
         Some(COMPLETE) | None => {}
         // Spec, result type: a type is valid by an extension that both sides know; which one it is
         // from cannot be told from here.
         Some(_) if declares_extensions(capabilities) => {
-            return Ok(Answer::result(id, &object.to_bytes()));
+            return Ok(Answer::object(id, &object));
         }
         Some(_) => {
             return Err(encode::broken(
@@ -377,7 +377,7 @@ async fn reply(
             object.set("_meta", meta.to_bytes());
         }
     }
-    Ok(Answer::result(id, &object.to_bytes()))
+    Ok(Answer::object(id, &object))
 }
 
 /// Passes an upstream's error on, but for codes that this revision must not see.

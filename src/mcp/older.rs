@@ -17,7 +17,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::revision::Revision;
 
 /// In which form something is put, and with that what its reader can use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// As the newest revision has it.
     Newest,

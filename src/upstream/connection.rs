@@ -102,10 +102,9 @@ pub(super) enum Dialect {
 
 /// What calls go over. Cheap to clone.
 #[derive(Clone)]
-#[expect(clippy::large_enum_variant, reason = "one for each upstream, and nearly all are wired")]
 pub(super) enum Connection {
     /// To a server.
-    Wired(Wired),
+    Wired(Arc<Wired>),
     /// To the prompt library, which is in the house.
     Library(Prompts),
 }
@@ -152,15 +151,15 @@ impl Connection {
         settings: &Settings,
     ) -> Result<Reply, Failure> {
         let request = wired.dress(call, questions, sent);
-        let headers = request.headers.clone();
+        let headers = (call.method == Method::CallTool).then(|| request.headers.clone());
         let answer = wired.ask_logging(call, request).await?;
-        let mismatch = matches!(
+        let is_mismatch = matches!(
             &answer.outcome,
             Outcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
         );
-        if !mismatch || call.method != Method::CallTool {
+        let Some(headers) = headers.filter(|_| is_mismatch) else {
             return Ok(wired.reply(answer));
-        }
+        };
         Box::pin(self.list(Kind::Tool, settings)).await?;
         let request = wired.dress(call, questions, sent);
         if request.headers == headers {
@@ -197,8 +196,7 @@ impl Connection {
 
 // === Wired ===
 
-/// An open connection to a server. Cheap to clone.
-#[derive(Clone)]
+/// An open connection to a server.
 pub(super) struct Wired {
     pub(super) about: Arc<About>,
     wire: Wire,
@@ -329,7 +327,7 @@ impl Wired {
 
     /// Hears of changes until the connection is over, and subscribes to what is of `interest`. Returns why
     /// it must be opened again, if it must.
-    pub(super) async fn listen(self, interest: &Arc<Interest>) -> Option<String> {
+    pub(super) async fn listen(self: Arc<Self>, interest: &Arc<Interest>) -> Option<String> {
         let (wire, ear) = (self.wire.clone(), Arc::clone(&self.ear));
         let listen = async {
             match &self.dialect {

@@ -93,14 +93,14 @@ struct Refused {
 /// An open connection.
 #[derive(Clone)]
 struct Link {
-    connection: Wired,
+    connection: Arc<Wired>,
     /// Fires when a call has found that it does not work any more.
     spoiled: CancellationToken,
 }
 
 /// The right to use a connection, which is not closed for idleness until it is dropped.
 pub(super) struct Lease {
-    pub(super) connection: Wired,
+    pub(super) connection: Arc<Wired>,
     spoiled: CancellationToken,
     _used: Used,
 }
@@ -282,7 +282,7 @@ impl Links {
         }
     }
 
-    async fn open(&self, main: &Wired, key: &Key, callers: Callers) -> Result<Wired, String> {
+    async fn open(&self, main: &Wired, key: &Key, callers: Callers) -> Result<Arc<Wired>, String> {
         let found = match main.about.wire {
             "http+sse" => Found::Pair,
             _ => Found::Streamable(main.about.era()),
@@ -314,7 +314,7 @@ impl Links {
         let limit = if key.client.is_some() { OWN_IDLE } else { SHARED_IDLE };
         // A server may ask on the session's own stream, and would wait for ever where nobody opened it.
         let nobody = Interest::new(self.settings.name.clone());
-        let mut listening = Box::pin(link.connection.clone().listen(&nobody));
+        let mut listening = Box::pin(Arc::clone(&link.connection).listen(&nobody));
         let (mut listened, opened) = (None, Instant::now());
         let is_over = loop {
             if let Some(Some(_)) = listened {
@@ -414,7 +414,7 @@ impl Route {
     pub(super) fn connection(&self) -> Connection {
         match self {
             Self::Main(connection) => connection.clone(),
-            Self::Beside(lease) => Connection::Wired(lease.connection.clone()),
+            Self::Beside(lease) => Connection::Wired(Arc::clone(&lease.connection)),
         }
     }
 

@@ -60,7 +60,7 @@ pub(super) struct Wanted {
 
 /// An open connection.
 pub(super) struct Opened {
-    pub(super) connection: Wired,
+    pub(super) connection: Arc<Wired>,
     pub(super) ear: Arc<Ear>,
     pub(super) found: Found,
 }
@@ -208,7 +208,7 @@ impl Opener {
         tried: Option<&str>,
         wanted: &Wanted,
         deadline: Instant,
-    ) -> Result<(Wired, Found), Closed> {
+    ) -> Result<(Arc<Wired>, Found), Closed> {
         let opening = timeout_at(deadline, probe::open_pair(courier, ear, tried)).await;
         let wire = opening.map_err(|_| self.late())??;
         match self.begin(&wire, ear, Some(Era::Legacy), wanted, deadline).await {
@@ -228,7 +228,7 @@ impl Opener {
         era: Option<Era>,
         wanted: &Wanted,
         deadline: Instant,
-    ) -> Result<Wired, Closed> {
+    ) -> Result<Arc<Wired>, Closed> {
         let opening = async {
             let declared = match &wanted.declared {
                 Some(declared) => declared.clone(),
@@ -237,7 +237,8 @@ impl Opener {
             let opened = probe::open(wire, era, &declared).await?;
             let (wire, ear) = (wire.clone(), Arc::clone(ear));
             let begun = Wired::begin(wanted.epoch, wire, ear, opened.introduction, &opened.headers);
-            begun.await.map_err(|failure| Closed::Refused(Failure::into_reason(failure)))
+            let begun = begun.await.map(Arc::new);
+            begun.map_err(|failure| Closed::Refused(Failure::into_reason(failure)))
         };
         timeout_at(deadline, opening).await.map_err(|_| self.late())?
     }

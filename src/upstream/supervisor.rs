@@ -174,8 +174,13 @@ impl Supervisor {
     }
 
     /// Looks after an open connection until something ends it.
-    async fn watch(&mut self, connection: &Wired, ear: &Ear, stop: &CancellationToken) -> Event {
-        let mut listen = std::pin::pin!(connection.clone().listen(&self.interest));
+    async fn watch(
+        &mut self,
+        connection: &Arc<Wired>,
+        ear: &Ear,
+        stop: &CancellationToken,
+    ) -> Event {
+        let mut listen = std::pin::pin!(Arc::clone(connection).listen(&self.interest));
         let mut listened = None;
         {
             let mut settled = std::pin::pin!(ear.settle_in(connection.tells));
@@ -188,7 +193,7 @@ impl Supervisor {
             }
         }
         self.demand.met();
-        self.board.up(Connection::Wired(connection.clone()));
+        self.board.up(Connection::Wired(Arc::clone(connection)));
         loop {
             if let Some(Some(reason)) = listened.take_if(|over| over.is_some()) {
                 return Event::Wrong(Wrong::Stale(reason));
@@ -217,7 +222,7 @@ impl Supervisor {
     }
 
     /// Opens the connection, and remembers what the server speaks. A child is asked each time it starts.
-    async fn open(&mut self) -> Result<(Wired, Arc<Ear>), Failed> {
+    async fn open(&mut self) -> Result<(Arc<Wired>, Arc<Ear>), Failed> {
         let epoch = self.memory.epoch + 1;
         let wanted = Wanted {
             epoch,

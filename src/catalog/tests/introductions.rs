@@ -126,8 +126,8 @@ fn older_clients_get_what_they_can_take() {
     let page = |form| all.borrow().page(Kind::Tool, None, form).items;
     let plain = r#"{"name":"a__plain","outputSchema":{"type":"object"}}"#;
     let newest = r#"{"name":"a__odd","outputSchema":{"type":"array"},"v":1.0}"#;
-    assert_eq!(page(Form::Newest), format!("{newest},{plain}"));
-    assert_eq!(page(Form::Older), format!(r#"{{"name":"a__odd","v":1.0}},{plain}"#));
+    assert_eq!(page(Form::Newest), format!("[{newest},{plain}]"));
+    assert_eq!(page(Form::Older), format!(r#"[{{"name":"a__odd","v":1.0}},{plain}]"#));
     let before = all.borrow_and_update().targets(Kind::Tool).to_vec();
     catalog.publish(&name("a"), Kind::Tool, snapshot);
     let view = all.borrow_and_update();
