@@ -80,9 +80,9 @@ struct Room(usize);
 
 impl Room {
     fn take(bytes: usize) -> Option<Self> {
-        let room = Self(bytes);
-        let before = KEPT_BYTES.fetch_add(bytes, Ordering::Relaxed);
-        (before.saturating_add(bytes) <= MAX_BYTES).then_some(room)
+        let with = |kept: usize| Some(kept.saturating_add(bytes)).filter(|all| *all <= MAX_BYTES);
+        let taken = KEPT_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
+        taken.is_ok().then(|| Self(bytes))
     }
 }
 
