@@ -334,7 +334,7 @@ impl Watch {
         };
         let (new, findings) = self.judge(&text, Some(read.as_ref()))?;
         let body = match (new, read) {
-            (Some(new), _) => Body::Whole(new),
+            (Some(new), _) => Body::unread(new),
             (None, Ok(object)) => Body::Read(object),
             (None, Err(_)) => Body::Whole(text),
         };

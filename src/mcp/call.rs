@@ -337,6 +337,11 @@ impl Body {
         Object::parse_again(text.clone()).map_or(Self::Whole(text), Self::Read)
     }
 
+    /// A payload that nobody has read.
+    pub fn unread(text: Bytes) -> Self {
+        Object::parse_within(text.clone(), usize::MAX).map_or(Self::Whole(text), Self::Read)
+    }
+
     /// The whole payload as the object that it should be; as far as there is room to hold it, as with
     /// [`Body::collect`].
     pub async fn read(self, allowed: &Allowance) -> Result<Result<Object, Malformed>, Uncollected> {

@@ -123,6 +123,21 @@ async fn whatever_is_asked_about_a_task_goes_to_its_owner_under_its_own_id() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reply_that_the_guard_rewrites_names_its_task_by_the_handle_too() {
+    let config = "[guard]\nredact = { key = \"AKIA[A-Z]{4}\" }\n";
+    everywhere(config, working, async |world, cell| {
+        if !has_tasks(cell) {
+            return;
+        }
+        let client = world.client_declaring(cell.client, EXTENSION).await;
+        begin_tasks(world, "hub", "AKIAABCD and t");
+        let handle = begun(&client, "hub__a").await;
+        assert!(!handle.contains(" and t"), "{cell}: {handle}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn n_65_a_handle_that_is_not_good_is_unknown_and_nothing_is_sent() {
     everywhere("", working, async |world, cell| {
         if !has_tasks(cell) {
