@@ -144,7 +144,7 @@ async fn over_stdio(wire: &Wire, declared: &Bytes) -> Result<Opened, Closed> {
 /// Asks once more if the server refuses the revision and names it (spec 2026-07-28, versioning: the client
 /// SHOULD select one of the supported versions and retry).
 async fn discover(wire: &Wire) -> Result<Opened, Closed> {
-    let ask = || ask(wire, modern::opening(), modern::introduce);
+    let ask = || ask(wire, modern::opening, modern::introduce);
     match ask().await {
         Err(Closed::Retry(_)) => ask().await,
         opened => opened,
@@ -152,16 +152,22 @@ async fn discover(wire: &Wire) -> Result<Opened, Closed> {
 }
 
 async fn initialize(wire: &Wire, declared: &Bytes) -> Result<Opened, Closed> {
-    ask(wire, legacy::opening(declared), legacy::introduce).await
+    ask(wire, || legacy::opening(declared), legacy::introduce).await
 }
 
 async fn ask(
     wire: &Wire,
-    request: Outgoing,
+    request: impl Fn() -> Outgoing,
     introduce: fn(&rpc::Outcome) -> Opening,
 ) -> Result<Opened, Closed> {
-    let method = request.method;
-    let (opening, headers) = match wire.exchange(request).await {
+    let asked = request();
+    let method = asked.method;
+    let mut answer = wire.exchange(asked).await;
+    // Who refuses what it has not read to the end may break the connection, and its answer with it.
+    if let (Err(Failure::Broke(_)), Wire::Http(_)) = (&answer, wire) {
+        answer = wire.exchange(request()).await;
+    }
+    let (opening, headers) = match answer {
         Ok(Answer { outcome: Outcome::Result(Body::Read(result)), headers }) => {
             (introduce(&rpc::Outcome::Result(result.to_bytes())), headers)
         }

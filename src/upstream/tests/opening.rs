@@ -105,6 +105,25 @@ async fn a_server_that_refuses_what_it_speaks_is_asked_once_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_breaks_with_its_connection_is_asked_for_once_more() {
+    let start = Instant::now();
+    let mut world = World::start(settings(Over::Http));
+    world.post().await.hang_up();
+    world.post().await.refuse(400, -32601);
+    world.post().await.hang_up();
+    world.initialize("s").await;
+    world.up().await;
+    assert_eq!(start.elapsed(), Duration::ZERO, "nobody has waited for the next attempt");
+    world.finish().await;
+
+    let mut world = World::start(settings(Over::Http));
+    world.post().await.hang_up();
+    world.post().await.hang_up();
+    world.down().await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_whose_supported_versions_have_a_handshake_gets_one() {
     let mut world = World::start(settings(Over::Http));
     let discover = world.post().await;
