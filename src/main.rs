@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use rustix::process::{Resource, getrlimit};
 
 /// A call allocates a hundred times, of which the futures on its way are too large for what the system's allocator keeps
-/// at hand.
+/// at hand. Unoptimized it is the system's, which the tools for looking at memory know.
+#[cfg(not(debug_assertions))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
