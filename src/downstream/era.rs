@@ -84,12 +84,15 @@ pub(super) fn of_request(
     if versions.newest_legacy().is_none() {
         return Era::Modern;
     }
-    let in_meta = params.get_object("_meta").is_some_and(|meta| {
-        meta.has(meta::PROTOCOL_VERSION) || meta.has(meta::CLIENT_CAPABILITIES)
-    });
     let by_method = matches!(method, "server/discover" | "subscriptions/listen");
     let by_header = method != "initialize" && is_modern_header(header);
-    if in_meta || by_method || by_header { Era::Modern } else { Era::Legacy }
+    // Last: it has to be read for that.
+    let by_meta = || {
+        params.get_object("_meta").is_some_and(|meta| {
+            meta.has(meta::PROTOCOL_VERSION) || meta.has(meta::CLIENT_CAPABILITIES)
+        })
+    };
+    if by_method || by_header || by_meta() { Era::Modern } else { Era::Legacy }
 }
 
 /// The era of what is no request: notifications and answers carry no version of their own.
