@@ -320,11 +320,16 @@ impl Client {
 impl Exchange<'_> {
     /// The next message: a note, or the answer; `None` when nothing comes any more.
     pub(crate) async fn next(&mut self) -> Option<String> {
+        tokio::time::timeout(PATIENCE * 10, self.whenever()).await.expect("a message in time")
+    }
+
+    /// The same, however long it takes.
+    async fn whenever(&mut self) -> Option<String> {
         let next: BoxFuture<'_, Option<Bytes>> = match &mut self.wire {
             Wiring::Http(exchange) => Box::pin(exchange.next()),
             Wiring::Stdio(exchange) => Box::pin(exchange.next()),
         };
-        tokio::time::timeout(PATIENCE * 10, next).await.expect("a message in time").map(string)
+        next.await.map(string)
     }
 
     /// The next question to the client of this request.
@@ -443,6 +448,14 @@ impl Ears<'_> {
     pub(crate) async fn next(&mut self) -> Option<String> {
         match &mut self.source {
             Source::Exchange(exchange) => exchange.next().await,
+            Source::Strays(stdio) => stdio.stray().await.map(string),
+        }
+    }
+
+    /// The same, however long it takes.
+    pub(crate) async fn whenever(&mut self) -> Option<String> {
+        match &mut self.source {
+            Source::Exchange(exchange) => exchange.whenever().await,
             Source::Strays(stdio) => stdio.stray().await.map(string),
         }
     }

@@ -123,7 +123,7 @@ impl Person {
                     self.look_again(kind).await;
                 }
             }
-            while let Some(message) = ears.next().await {
+            while let Some(message) = ears.whenever().await {
                 if !self.hear(&object(&message)).await {
                     // The end of the stream, in words.
                     break;
