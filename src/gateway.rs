@@ -442,6 +442,7 @@ async fn follow_pins(mut current: watch::Receiver<Arc<Generation>>, stop: Cancel
             std::future::pending::<()>().await;
         };
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = following => {}
             changed = current.changed() => if changed.is_err() {

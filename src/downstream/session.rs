@@ -235,6 +235,7 @@ impl Sessions {
     pub(super) async fn sweep(&self, stop: &CancellationToken) {
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(self.ttl().min(SWEEP_EVERY)) => {}
             }

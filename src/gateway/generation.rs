@@ -7,7 +7,7 @@
 //!
 //! Knows nothing of: files, and what is different between two configurations.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct Generation {
     pub(super) policy: Policy,
     pub(super) catalog: Arc<Catalog>,
     pub(super) sentries: Arc<Sentries>,
-    members: HashMap<UpstreamName, Member>,
+    members: BTreeMap<UpstreamName, Member>,
 }
 
 /// What a configuration brings.
@@ -80,7 +80,7 @@ impl Generation {
         &self.members[name].upstream
     }
 
-    /// The upstreams, in no order.
+    /// The upstreams, in the order of their names: what is done for each happens in an order that can be told.
     pub(super) fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
         self.members.values().map(|member| &member.upstream)
     }
@@ -158,6 +158,7 @@ fn is_same_server(one: &Upstream, other: &Upstream) -> bool {
 /// Stops an upstream that has not stopped by itself in time.
 async fn stop_after(stop: CancellationToken, grace: Duration) {
     tokio::select! {
+        biased;
         () = stop.cancelled() => {}
         () = tokio::time::sleep(grace) => stop.cancel(),
     }

@@ -198,6 +198,7 @@ impl Refresh {
                     self.hide(true);
                 }
                 Event::Due => tokio::select! {
+                    biased;
                     () = self.list_due() => {}
                     () = stop.cancelled() => return,
                 },

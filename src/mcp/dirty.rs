@@ -92,6 +92,7 @@ impl Dirty {
                 }
             };
             tokio::select! {
+                biased;
                 () = self.shared.marked.notified() => {}
                 () = rested => {}
             }

@@ -402,6 +402,7 @@ impl NoteStream {
                 None => came.await,
                 // A log message may go while progress has to wait.
                 Some(early) => tokio::select! {
+                    biased;
                     () = came => {}
                     () = tokio::time::sleep(early) => {}
                 },

@@ -186,6 +186,7 @@ impl TaskNews {
                 }
             };
             tokio::select! {
+                biased;
                 () = self.shared.came.notified() => {}
                 () = rested => {}
             }

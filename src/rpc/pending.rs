@@ -7,7 +7,7 @@
 //! Knows nothing of: time-outs, and what is told to the other side when a ticket drops; the ticket's
 //! holder does that (see [`Ticket::is_open`]).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ impl<A, S> Clone for Pending<A, S> {
 #[derive(Debug)]
 struct Table<A, S> {
     /// `None` once the connection is closed: nothing will be answered any more.
-    open: Option<HashMap<u64, Entry<A, S>>>,
+    open: Option<BTreeMap<u64, Entry<A, S>>>,
     next: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct Ticket<A, S> {
 
 impl<A, S> Default for Pending<A, S> {
     fn default() -> Self {
-        Self { table: Arc::new(Mutex::new(Table { open: Some(HashMap::new()), next: 1 })) }
+        Self { table: Arc::new(Mutex::new(Table { open: Some(BTreeMap::new()), next: 1 })) }
     }
 }
 
@@ -110,7 +110,7 @@ impl<A, S> Pending<A, S> {
 
     /// How many requests are open.
     pub fn len(&self) -> usize {
-        self.lock().open.as_ref().map_or(0, HashMap::len)
+        self.lock().open.as_ref().map_or(0, BTreeMap::len)
     }
 
     /// Whether no request is open.

@@ -143,6 +143,7 @@ impl Demand {
             match end {
                 Some(end) if end <= Instant::now() => return,
                 Some(end) => tokio::select! {
+                    biased;
                     () = sleep_until(end) => {}
                     () = self.moved.notified() => {}
                 },

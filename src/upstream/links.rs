@@ -322,6 +322,7 @@ impl Links {
             }
             let idle_until = slot.usage().idle_since + limit;
             tokio::select! {
+                biased;
                 () = slot.evicted.cancelled() => break false,
                 () = gone.cancelled() => break false,
                 () = link.spoiled.cancelled() => break true,

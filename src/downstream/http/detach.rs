@@ -50,6 +50,7 @@ impl<T: Send + 'static> Drop for Detached<T> {
         let stop = self.stop.clone();
         let run_on = async move {
             tokio::select! {
+                biased;
                 _ = work => {}
                 () = stop.cancelled() => {}
             }

@@ -108,6 +108,7 @@ impl<S> Wire<S> {
             match phase {
                 Phase::Idle(since) if since + patience <= Instant::now() => return,
                 Phase::Idle(since) => tokio::select! {
+                    biased;
                     () = tokio::time::sleep_until(since + patience) => {}
                     _ = stages.changed() => {}
                 },
