@@ -211,13 +211,13 @@ impl Ledger {
         state.taken_up = newest;
         for role in ["staff", "guest"].into_iter().filter(|role| before.concerns(&next, role)) {
             for topic in Topic::ALL {
-                *state.changes.entry((role, topic)).or_default() += 1;
+                state.count_change(role, topic);
             }
         }
         // What changed before it may be seen now, and may be read only now.
         let seen = state.unseen.extract_if(.., |(role, _, name)| next.may(role, name));
         for (role, topic, _) in seen.collect::<Vec<_>>() {
-            *state.changes.entry((role, topic)).or_default() += 1;
+            state.count_change(role, topic);
         }
     }
 
@@ -246,7 +246,7 @@ impl Ledger {
         let rules = state.rules[state.taken_up].clone();
         for role in ["staff", "guest"] {
             match rules.may(role, name) {
-                true => *state.changes.entry((role, topic)).or_default() += 1,
+                true => state.count_change(role, topic),
                 false => state.unseen.push((role, topic, name.to_owned())),
             }
         }
@@ -303,6 +303,14 @@ impl Ledger {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Of two kinds of a topic one may be read at first, and the other only when the weather lets it.
+    fn count_change(&mut self, role: &'static str, topic: Topic) {
+        let times = if topic == Topic::Resources && self.is_stormy { 2 } else { 1 };
+        *self.changes.entry((role, topic)).or_default() += times;
     }
 }
 
