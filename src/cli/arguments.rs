@@ -241,7 +241,7 @@ impl Json {
 }
 
 fn strings(object: &Object, member: &str) -> Vec<String> {
-    let elements = object.get_bytes(member).and_then(|array| json::elements(&array));
+    let elements = object.get_elements(member);
     let text = |element: &Bytes| {
         Some(json::decode_string(std::str::from_utf8(element).ok()?)?.into_owned())
     };

@@ -149,7 +149,7 @@ pub(super) fn write_contents(
 /// Writes the values of a completion, a line each.
 pub(super) fn write_values(out: &mut dyn Write, result: &Object, _: bool) -> io::Result<()> {
     let completion = result.get_object("completion").unwrap_or_default();
-    let values = completion.get_bytes("values").and_then(|values| json::elements(&values));
+    let values = completion.get_elements("values");
     values.unwrap_or_default().iter().try_for_each(|value| {
         let value = String::from_utf8_lossy(value);
         // A value is a line whoever reads it.
@@ -168,8 +168,8 @@ pub(super) fn is_sound(result: &Object) -> bool {
 
 /// The objects of an array.
 pub(super) fn objects(object: &Object, member: &str) -> Vec<Object> {
-    let elements = object.get_bytes(member).and_then(|array| json::elements(&array));
-    let object = |text: Bytes| Object::parse_within(text, usize::MAX).ok();
+    let elements = object.get_elements(member);
+    let object = |text: Bytes| Object::parse_again(text).ok();
     elements.unwrap_or_default().into_iter().filter_map(object).collect()
 }
 

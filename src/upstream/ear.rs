@@ -437,7 +437,7 @@ fn subscription_of(params: &Object) -> Option<u64> {
 /// The resources or tasks of which a server agrees to tell: a listen is for one of the two.
 fn honored(params: &Object) -> Honored {
     let filter = params.get_object("notifications").unwrap_or_default();
-    let named = |member| filter.get_bytes(member).and_then(|list| json::elements(&list));
+    let named = |member| filter.get_elements(member);
     let all = [RESOURCE_SUBSCRIPTIONS, TASK_IDS].into_iter().filter_map(named).flatten();
     all.filter_map(|raw| Some(json::decode_string(std::str::from_utf8(&raw).ok()?)?.into()))
         .collect()

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::connection::error_code;
-use crate::json::{self, Object};
+use crate::json::Object;
 use crate::mcp::code;
 use crate::mcp::note::Notes;
 use crate::mcp::question::ELICITATION_ID;
@@ -52,9 +52,9 @@ impl Visits {
         }
         let error = Object::parse_within(error.clone(), usize::MAX).ok();
         let data = error.and_then(|error| error.get_object("data"));
-        let visits = data.and_then(|data| json::elements(&data.get_bytes("elicitations")?));
+        let visits = data.and_then(|data| data.get_elements("elicitations"));
         for visit in visits.unwrap_or_default().into_iter().take(MAX_IN_ERROR) {
-            if let Ok(params) = Object::parse_within(visit, usize::MAX) {
+            if let Ok(params) = Object::parse_again(visit) {
                 self.begin(&params, notes);
             }
         }

@@ -86,10 +86,9 @@ pub(super) fn required_capabilities(lacking: Abilities) -> Bytes {
 /// The URLs that a legacy server's error wants its user to visit first (spec 2025-11-25, elicitation, error
 /// handling); `None` if there are none that can be asked for.
 pub(super) fn visits(error: &Object) -> Option<Vec<Question>> {
-    let elicitations = error.get_object("data")?.get_bytes("elicitations")?;
-    let elicitations = json::elements(&elicitations)?;
+    let elicitations = error.get_object("data")?.get_elements("elicitations")?;
     let visit = |(at, params): (usize, Bytes)| {
-        let params = Object::parse_within(params, usize::MAX).ok()?;
+        let params = Object::parse_again(params).ok()?;
         let key = format!("visit-{}", at + 1).into();
         let visit = Question { key, subject: Subject::Elicitation, params };
         visit.is_visit().then_some(visit)

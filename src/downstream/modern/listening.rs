@@ -88,7 +88,7 @@ fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, Refused> {
     let list = match filter.get(member) {
         // Some clients write what they do not have as null.
         None | Some("null") => return Ok(Vec::new()),
-        Some(_) => filter.get_bytes(member).and_then(|list| json::elements(&list)),
+        Some(_) => filter.get_elements(member),
     };
     let name = |raw: &Bytes| Some(json::decode_string(std::str::from_utf8(raw).ok()?)?.into());
     let names = list.and_then(|list| list.iter().map(name).collect::<Option<Vec<Box<str>>>>());
