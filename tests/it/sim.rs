@@ -313,7 +313,7 @@ async fn edit(world: &World, ledger: &Ledger, mut dice: Dice) {
             Outcome::Refused(_) => edit == Edit::Bad,
             Outcome::Unchanged => next == before && edit != Edit::Bad,
             Outcome::Applied { .. } => next != before,
-            Outcome::Failed(_) => false,
+            Outcome::Failed(_) => ledger.has_stopped(),
         };
         if !expected {
             ledger.object(format!("{edit:?} of {before:?} to {next:?}: {outcome:?}"));
