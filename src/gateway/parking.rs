@@ -6,7 +6,7 @@
 //!
 //! Promises: a state cannot be guessed, is good once and for a limited time, and only for the principal
 //! that it was made for, asking the same thing of the same item; whatever else comes finds nothing and leaves
-//! everything as it was. The places are bounded. What is not called for in time is dropped, which cancels it.
+//! everything as it was. A state that was made here is told from all others for as long as the house stands. The places are bounded. What is not called for in time is dropped, which cancels it.
 //!
 //! Knows nothing of: what waits behind a state.
 
@@ -27,6 +27,8 @@ use crate::sha256::sha256;
 
 /// What waits, by the states.
 pub(super) struct Parking<T> {
+    /// What every state begins with. Nobody else's begins so by chance.
+    mark: Box<str>,
     table: Mutex<Table<T>>,
     parked: Notify,
 }
@@ -79,7 +81,8 @@ impl<T> Parking<T> {
             by_principal: HashMap::new(),
             made: VecDeque::new(),
         };
-        Self { table: Mutex::new(table), parked: Notify::new() }
+        let mark = secret::unguessable()[..MARK_CHARS].into();
+        Self { mark, table: Mutex::new(table), parked: Notify::new() }
     }
 
     /// Parks `what` and returns the state to come back with.
@@ -89,7 +92,7 @@ impl<T> Parking<T> {
         request: Request,
         what: T,
     ) -> Result<Box<str>, Full> {
-        let state = secret::unguessable();
+        let state = [&*self.mark, &*secret::unguessable()].concat().into_boxed_str();
         let expires = Instant::now() + EXPIRY;
         {
             let mut table = self.lock();
@@ -110,6 +113,11 @@ impl<T> Parking<T> {
         }
         self.parked.notify_one();
         Ok(state)
+    }
+
+    /// Whether this state was made here, whatever became of what waited behind it.
+    pub(super) fn has_made(&self, state: &str) -> bool {
+        state.starts_with(&*self.mark)
     }
 
     /// Whether something waits behind this state, whoever it may be for.
@@ -212,6 +220,8 @@ impl<T> Table<T> {
     }
 }
 
+/// 72 bits.
+const MARK_CHARS: usize = 12;
 /// How long a client has to come back.
 const EXPIRY: Duration = Duration::from_secs(600);
 /// How many calls wait at a time, of all clients and of one.
@@ -247,8 +257,8 @@ mod tests {
     async fn a_state_is_good_once_for_the_same_principal_and_request() {
         let parking = Parking::new();
         let state = parking.park(&principal("ann"), call(), 7).expect("room");
-        assert_eq!(state.len(), 43, "256 bits");
-        let cut = &state[..42];
+        assert_eq!(state.len(), MARK_CHARS + 43, "256 bits");
+        let cut = &state[..state.len() - 1];
         for (who, request, state) in [
             ("bob", call(), &*state),
             ("ann", request(Method::CallTool, r#"{"name":"a","arguments":{"n":1}}"#), &*state),
@@ -264,6 +274,8 @@ mod tests {
         assert_eq!(unread, Some(Err("odd")), "and it waits on");
         assert_eq!(take(&parking, "ann", &call(), &state), Some(7));
         assert_eq!(take(&parking, "ann", &call(), &state), None);
+        let of_another = Parking::new().park(&principal("ann"), call(), 7).expect("room");
+        assert!(parking.has_made(&state) && !parking.has_made(&of_another));
     }
 
     #[tokio::test(start_paused = true)]

@@ -60,10 +60,14 @@ impl Guest {
         let era = era_of(upstream);
         // Spec 2026-07-28, multi round-trip requests: there are no rounds but in these three.
         let has_rounds = ask.method != Method::Complete;
+        let parking = &self.gateway.parking;
         if era == Some(Era::Modern) || !has_rounds {
+            // The answers to what a server has asked here reach no other that has the item by now.
+            if state_of(&ask.params).is_some_and(|state| parking.has_made(&state)) {
+                return Err(bad_state());
+            }
             return rounds_over(self.send(&target, ask, caller).await?);
         }
-        let parking = &self.gateway.parking;
         let retry = Retry::take(&mut ask.params)?;
         let request = Request::of(&ask);
         let went = match retry {

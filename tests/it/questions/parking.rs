@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use weir::app::Outcome;
 use weir::rpc::Id;
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
 };
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, MODERN_STDIO};
 use crate::client::{Client, Reply, named, object};
-use crate::upstream::{Answer, Call, Held};
+use crate::upstream::{Answer, Call, Held, Script};
 use crate::world::{World, hub, pass, settle};
 
 const MODERN: [crate::cell::Side; 2] = [MODERN_HTTP, MODERN_STDIO];
@@ -232,6 +233,30 @@ async fn a_call_whose_upstream_is_lost_ends_with_an_error() {
     assert_eq!(upstream.count(CALL.0), 2, "nothing is called again");
     drop(client);
     world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answers_to_one_server_reach_no_other_that_has_its_place() {
+    for side in MODERN {
+        let scripts =
+            vec![("hub", Script::full(LEGACY_HTTP)), ("other", Script::full(MODERN_HTTP))];
+        let world = World::start(scripts, "").await;
+        let client = world.client_declaring(side, ALL).await;
+        let mut held = world.upstream("hub").hold(CALL.0);
+        let (call, key, state) = parked(&world, &mut held, &client).await;
+        let outcome = world.reload_leading("hub", "other", "").await;
+        assert!(matches!(outcome, Outcome::Applied { .. }), "{outcome:?}");
+        world.listed().await;
+        for _ in 0..2 {
+            let reply = come_back(&client, &state, &[(&key, FORM.answer)]).await;
+            assert_eq!(reply.code(), -32602, "{side}: {reply:?}");
+            // What waits is dropped in its time, and its state is this house's all the same.
+            pass(Duration::from_secs(601)).await;
+        }
+        assert_eq!(world.upstream("other").count(CALL.0), 0, "{side}");
+        drop((call, client));
+        world.close().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

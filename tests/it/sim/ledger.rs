@@ -267,6 +267,15 @@ impl Ledger {
         self.lock().is_stormy
     }
 
+    /// A server falls. Where that is between its resources and its templates, of a change that is told as one the first
+    /// half is told now and the other when it is back.
+    pub(super) fn fall(&self) {
+        let mut state = self.lock();
+        for role in ["staff", "guest"] {
+            *state.changes.entry((role, Topic::Resources)).or_default() += 1;
+        }
+    }
+
     pub(super) fn stops(&self) {
         self.lock().has_stopped = true;
     }

@@ -225,6 +225,12 @@ impl Server {
         self.falls.load(Ordering::Relaxed)
     }
 
+    fn fall(&self, how: &str) {
+        self.ledger.tell(self.name, how);
+        self.ledger.fall();
+        self.falls.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What befalls it, one thing after the other.
     pub(super) async fn suffer(&self, mut dice: Dice) {
         let upstream = &self.upstream;
@@ -235,13 +241,11 @@ impl Server {
             }
             match dice.below(10) {
                 0 => {
-                    self.ledger.tell(self.name, "restarts");
-                    self.falls.fetch_add(1, Ordering::Relaxed);
+                    self.fall("restarts");
                     upstream.restart();
                 }
                 1 => {
-                    self.ledger.tell(self.name, "is away");
-                    self.falls.fetch_add(1, Ordering::Relaxed);
+                    self.fall("is away");
                     upstream.go_down();
                     pass(Duration::from_millis(dice.below(6_000))).await;
                     self.ledger.tell(self.name, "is back");

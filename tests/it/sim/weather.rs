@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::{join, select};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio_util::task::TaskTracker;
 
@@ -58,9 +59,13 @@ impl Weather {
         let (there, back) = (tokio::io::split(end), tokio::io::split(far));
         let one = self.clone().carry(there.0, back.1, may_break, dice.fork());
         let other = self.clone().carry(back.0, there.1, may_break, dice.fork());
+        // Who has closed one way of a socket has closed both; of two pipes each ends by itself, and what is in it arrives.
+        let (one, other) = (one.boxed(), other.boxed());
         let both = async move {
-            // Who has closed one way has closed both.
-            futures::future::select(one.boxed(), other.boxed()).await;
+            match may_break {
+                true => drop(select(one, other).await),
+                false => drop(join(one, other).await),
+            }
         };
         self.tasks.spawn(both);
         near
@@ -83,7 +88,10 @@ impl Weather {
                 1 => 1 + dice.below(200),
                 _ => 8 * 1024,
             };
-            let Ok(count @ 1..) = from.read(&mut chunk[..most as usize]).await else { return };
+            let Ok(count @ 1..) = from.read(&mut chunk[..most as usize]).await else {
+                let _ = to.shutdown().await;
+                return;
+            };
             if is_slow && dice.one_in(4) {
                 tokio::time::sleep(Duration::from_millis(1 + dice.below(30))).await;
             }
