@@ -24,8 +24,8 @@ pub struct Event {
     pub name: String,
     /// The data lines, joined by line feeds.
     pub data: Bytes,
-    /// The stream's last event id, if this event or one before it set one.
-    /// Shared by all events behind it, since a server may set a long one and then send many.
+    /// The stream's last event id, if this event or one before it set one of at most 4 KiB: behind a longer one a stream
+    /// cannot be taken up. Shared by all events behind it, since a server may set one and then send many.
     pub id: Option<Arc<str>>,
     /// Why it is not whole, if it is not; then `data` is how it began.
     pub cut: Option<Cut>,
@@ -189,7 +189,8 @@ impl Reader {
             }
             b"event" => self.name = String::from_utf8_lossy(&value).into_owned(),
             b"id" if !value.contains(&0) => {
-                self.id = Some(String::from_utf8_lossy(&value).into());
+                let is_kept = value.len() <= MAX_ID_BYTES;
+                self.id = is_kept.then(|| String::from_utf8_lossy(&value).into());
             }
             b"retry" => {
                 let text = std::str::from_utf8(&value).unwrap_or_default();
@@ -237,6 +238,9 @@ pub fn write_message(data: &[u8]) -> Bytes {
     out.extend_from_slice(MESSAGE_TAIL);
     out.freeze()
 }
+
+/// The longest event id that is kept.
+const MAX_ID_BYTES: usize = 4 * 1024;
 
 /// Writes an event that holds one message, under an id. Both must stand on one line.
 pub fn write_numbered(id: &str, data: &[u8]) -> Bytes {
@@ -368,13 +372,17 @@ mod tests {
     }
 
     #[test]
-    fn a_long_id_is_held_once_however_many_events_follow() {
+    fn a_long_id_is_held_once_however_many_events_follow_and_a_longer_one_not_at_all() {
         let mut reader = Reader::new(1 << 20);
-        let text = format!("id: {}\n{}", "x".repeat(1 << 19), "data\n\n".repeat(3));
+        let text = format!("id: {}\n{}", "x".repeat(MAX_ID_BYTES), "data\n\n".repeat(3));
         let events = reader.feed(text.as_bytes()).expect("small");
         let ids: Vec<_> = events.iter().filter_map(|event| event.id.as_ref()).collect();
         assert_eq!(ids.len(), 3);
         assert!(ids.iter().all(|id| id.as_ptr() == ids[0].as_ptr()), "copied for each event");
+
+        let longer = format!("id: {}\ndata\n\n", "x".repeat(MAX_ID_BYTES + 1));
+        let events = reader.feed(longer.as_bytes()).expect("small");
+        assert_eq!((events.len(), &events[0].id, reader.last_id()), (1, &None, None));
     }
 
     #[test]

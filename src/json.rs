@@ -209,19 +209,49 @@ impl Object {
         }
         out.push(b'{');
         for (at, member) in self.members.iter().enumerate() {
-            if at > 0 {
-                out.push(b',');
-            }
-            match &member.key {
-                Key::At(range) | Key::Escaped(range, _) => {
-                    out.extend_from_slice(&self.text[range.clone()]);
-                }
-                Key::Set(key) => write_quoted(out, key),
-            }
-            out.push(b':');
+            self.write_key(at, out);
             out.extend_from_slice(self.text_of(&member.value));
         }
         out.push(b'}');
+    }
+
+    /// Appends the object's text to `out` up to the first value that was set and has so many bytes, and returns that value,
+    /// which is not copied, and what stands behind it. If there is none all of the text is appended.
+    pub fn write_around(&self, bytes: usize, out: &mut Vec<u8>) -> Option<(Bytes, Vec<u8>)> {
+        let mut values = self.members.iter().map(|member| &member.value).enumerate();
+        let found = values.find_map(|(at, value)| match value {
+            Text::Set(value) if value.len() >= bytes => Some((at, value.clone())),
+            _ => None,
+        });
+        let Some((middle, value)) = found else {
+            self.write_to(out);
+            return None;
+        };
+        let mut behind = Vec::new();
+        out.push(b'{');
+        for (at, member) in self.members.iter().enumerate() {
+            let out = if at > middle { &mut behind } else { &mut *out };
+            self.write_key(at, out);
+            if at != middle {
+                out.extend_from_slice(self.text_of(&member.value));
+            }
+        }
+        behind.push(b'}');
+        Some((value, behind))
+    }
+
+    /// Writes what stands before a member's value.
+    fn write_key(&self, at: usize, out: &mut Vec<u8>) {
+        if at > 0 {
+            out.push(b',');
+        }
+        match &self.members[at].key {
+            Key::At(range) | Key::Escaped(range, _) => {
+                out.extend_from_slice(&self.text[range.clone()]);
+            }
+            Key::Set(key) => write_quoted(out, key),
+        }
+        out.push(b':');
     }
 
     fn position(&self, key: &str) -> Option<usize> {
@@ -407,6 +437,26 @@ mod tests {
         object.set("name", quote("new"));
         object.set("added", "true");
         assert_eq!(object.to_bytes(), r#"{"x\u002fy":1.0,"name":"new","n":1e400,"added":true}"#);
+    }
+
+    #[test]
+    fn a_large_value_that_was_set_is_written_around() {
+        let mut object = parse(r#"{"came":"as large"}"#);
+        let around = |object: &Object| {
+            let mut before = b"> ".to_vec();
+            let found = object.write_around(8, &mut before);
+            (before, found)
+        };
+        assert_eq!(around(&object), (br#"> {"came":"as large"}"#.to_vec(), None));
+        object.set("few", "7");
+        assert_eq!(around(&object), (br#"> {"came":"as large","few":7}"#.to_vec(), None));
+        let large = Bytes::from_static(b"[1,2,3,4]");
+        object.set("many", large.clone());
+        object.set("last", "\"and this\"");
+        let (before, found) = around(&object);
+        let (value, behind) = found.expect("a large one");
+        assert_eq!(value.as_ptr(), large.as_ptr(), "it was copied");
+        assert_eq!([&before[2..], &value, &behind].concat(), object.to_bytes());
     }
 
     #[test]

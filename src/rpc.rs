@@ -236,6 +236,9 @@ impl Message {
     }
 }
 
+/// Room for what stands around a payload.
+const HEAD_BYTES: usize = 64;
+
 /// Writes a request.
 pub fn write_request(id: &Id, method: &str, params: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(params.len() + method.len() + 64);
@@ -260,17 +263,21 @@ fn write_call(mut out: Vec<u8>, method: &str, params: &[u8]) -> Bytes {
 
 /// What stands before the result in the answer to request `id`; a `}` ends the answer behind it.
 pub fn result_head(id: &Id) -> Bytes {
-    let mut out = Vec::with_capacity(48);
+    let mut out = Vec::with_capacity(HEAD_BYTES);
+    write_head(id, &mut out);
+    out.into()
+}
+
+fn write_head(id: &Id, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     out.extend_from_slice(id.as_bytes());
     out.extend_from_slice(b",\"result\":");
-    out.into()
 }
 
 /// Writes the answer to request `id`, on one line.
 pub fn write_result(id: &Id, result: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(result.len() + 64);
-    out.extend_from_slice(&result_head(id));
+    let mut out = Vec::with_capacity(result.len() + HEAD_BYTES);
+    write_head(id, &mut out);
     out.extend_from_slice(result);
     out.push(b'}');
     json::on_one_line(out.into())
@@ -278,11 +285,21 @@ pub fn write_result(id: &Id, result: &[u8]) -> Bytes {
 
 /// Writes the answer to request `id`, with this object as its result, on one line.
 pub fn write_object(id: &Id, result: &Object) -> Bytes {
-    let mut out = Vec::with_capacity(result.written_bytes() + 64);
-    out.extend_from_slice(&result_head(id));
+    let mut out = Vec::with_capacity(result.written_bytes() + HEAD_BYTES);
+    write_head(id, &mut out);
     result.write_to(&mut out);
     out.push(b'}');
     json::on_one_line(out.into())
+}
+
+/// The same in three parts, of which the middle one is the first of the object's values that was set and has so many bytes:
+/// that is not copied, and has to be on one line. `None` if there is no such value.
+pub fn write_object_around(id: &Id, result: &Object, bytes: usize) -> Option<[Bytes; 3]> {
+    let mut head = Vec::with_capacity(2 * HEAD_BYTES);
+    write_head(id, &mut head);
+    let (value, mut behind) = result.write_around(bytes, &mut head)?;
+    behind.push(b'}');
+    Some([json::on_one_line(head.into()), value, json::on_one_line(behind.into())])
 }
 
 /// Writes an error as the answer to request `id`, or to one whose id could not be read.

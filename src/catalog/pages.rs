@@ -33,7 +33,7 @@ pub(super) struct Cut {
 /// A page as it is sent.
 #[derive(Debug)]
 pub(super) struct Rendered {
-    /// A JSON array.
+    /// A JSON array, on one line.
     pub(super) items: Bytes,
     pub(super) count: usize,
     /// Where the next page begins: the place, and the row. `None` on the last.

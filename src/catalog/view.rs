@@ -16,6 +16,7 @@ use super::cursor::Cursor;
 use super::pages::{Cut, Rendered};
 use super::table::Table;
 use super::{Filter, Outlet, Settings, template, uri};
+use crate::json;
 use crate::mcp::arguments::Declared;
 use crate::mcp::capabilities::Capabilities;
 use crate::mcp::item::MAX_URI_BYTES;
@@ -244,7 +245,7 @@ fn render(rows: &[Arc<Target>], cut: Cut) -> Rendered {
     let last = on_page.last().filter(|_| behind.peek().is_some());
     let next = last
         .map(|(at, row)| (Cursor { upstream: row.upstream.clone(), key: row.key.clone() }, at + 1));
-    Rendered { items: items.freeze(), count: on_page.len(), next }
+    Rendered { items: json::on_one_line(items.freeze()), count: on_page.len(), next }
 }
 
 // === Route ===

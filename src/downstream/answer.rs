@@ -17,7 +17,7 @@ use hyper::StatusCode;
 
 use super::beside::Beside;
 use super::encode;
-use crate::budget::Allowance;
+use crate::budget::{Allowance, SMALL_BYTES};
 use crate::json::Object;
 use crate::mcp::call::{Body, Broken};
 use crate::policy::limits::Permit;
@@ -44,6 +44,8 @@ pub(super) enum Failure {
 pub(super) enum Text {
     /// All of it.
     Whole(Bytes),
+    /// All of it in parts, of which a large one is not its own and is not copied.
+    Parts([Bytes; 3]),
     /// What stands before the result, and the result as it arrives; a `}` ends the answer.
     Arriving(Bytes, BoxStream<'static, Result<Bytes, Broken>>),
 }
@@ -101,6 +103,19 @@ impl Answer {
         Self { status: StatusCode::OK, retry_after: None, failure: None, text }
     }
 
+    /// A result that is this object, most of which is a list that is kept as it is sent, on one line.
+    pub(super) fn list(id: &Id, result: &Object) -> Self {
+        match rpc::write_object_around(id, result, SMALL_BYTES) {
+            Some(parts) => Self {
+                status: StatusCode::OK,
+                retry_after: None,
+                failure: None,
+                text: Text::Parts(parts),
+            },
+            None => Self::object(id, result),
+        }
+    }
+
     /// A result that passes as its upstream sent it, held or still arriving.
     pub(super) fn passing(id: &Id, body: Body) -> Self {
         match body {
@@ -118,6 +133,7 @@ impl Answer {
         let Self { status, retry_after, failure, text } = self;
         let collected = match text {
             Text::Whole(text) => Ok(text),
+            Text::Parts(parts) => Ok(parts.concat().into()),
             arriving @ Text::Arriving(..) => {
                 Body::Arriving(arriving.into_pieces()).collect(allowed).await
             }
@@ -135,6 +151,9 @@ impl Answer {
         }
         let text = match self.text {
             Text::Whole(text) => Text::Whole(Bytes::from_owner(Held { text, _permit: permit })),
+            Text::Parts([head, middle, text]) => {
+                Text::Parts([head, middle, Bytes::from_owner(Held { text, _permit: permit })])
+            }
             Text::Arriving(head, pieces) => Text::Arriving(head, holding(permit, pieces)),
         };
         Self { text, ..self }
@@ -186,11 +205,30 @@ impl From<rpc::Invalid> for Answer {
 }
 
 impl Text {
+    /// How many bytes it has, if that is known.
+    pub(super) fn len(&self) -> Option<u64> {
+        match self {
+            Self::Whole(text) => Some(text.len() as u64),
+            Self::Parts(parts) => Some(parts.iter().map(|part| part.len() as u64).sum()),
+            Self::Arriving(..) => None,
+        }
+    }
+
+    /// All of the text; `None` if it still arrives.
+    pub(super) fn into_whole(self) -> Option<Bytes> {
+        match self {
+            Self::Whole(text) => Some(text),
+            Self::Parts(parts) => Some(parts.concat().into()),
+            Self::Arriving(..) => None,
+        }
+    }
+
     /// The text piece by piece.
     pub(super) fn into_pieces(self) -> BoxStream<'static, Result<Bytes, Broken>> {
         let one = |piece: Bytes| stream::once(future::ready(Ok(piece)));
         match self {
             Self::Whole(text) => one(text).boxed(),
+            Self::Parts(parts) => stream::iter(parts.map(Ok)).boxed(),
             Self::Arriving(head, pieces) => {
                 one(head).chain(pieces).chain(one(Bytes::from_static(b"}"))).boxed()
             }

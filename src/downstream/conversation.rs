@@ -261,7 +261,7 @@ impl Conversation {
                     Some(Answer::refused(None, &encode::too_busy(retry_after)))
                 }
             };
-            if let Some(Answer { text: Text::Whole(text), .. }) = answer {
+            if let Some(text) = answer.and_then(|answer| answer.text.into_whole()) {
                 // Fails only when the stream is gone, and the client with it.
                 let _ = queue.send(text).await;
             }
@@ -289,7 +289,7 @@ impl Outgoing {
     pub(super) fn try_say(&self, answer: &Answer) -> bool {
         match &answer.text {
             Text::Whole(text) => self.queue.try_send(text.clone()).is_ok(),
-            Text::Arriving(..) => false,
+            Text::Parts(_) | Text::Arriving(..) => false,
         }
     }
 
@@ -316,7 +316,7 @@ async fn answer(
     if let Err(Busy { retry_after }) = turn.come().await {
         let refused = recorded(&record, Answer::refused(Some(&id), &encode::too_busy(retry_after)));
         drop((answer, record));
-        if let Text::Whole(text) = refused.text {
+        if let Some(text) = refused.text.into_whole() {
             let _ = queue.send(text).await;
         }
         return;
@@ -333,13 +333,12 @@ async fn answer(
     let rest = beside.rest(done.is_some());
     let text = match done {
         // Held already by whoever made the call, so that a cancel still reaches it while it arrives.
-        Some(done) => match done.whole(&id, &allowed).await.text {
-            Text::Whole(text) => Some(with_room(&room, text).unwrap_or_else(|refused| {
+        Some(done) => done.whole(&id, &allowed).await.text.into_whole().map(|text| {
+            with_room(&room, text).unwrap_or_else(|refused| {
                 recorded(&record, Answer::refused(Some(&id), &refused));
                 rpc::write_error(Some(&id), &refused.error.to_bytes())
-            })),
-            Text::Arriving(..) => None,
-        },
+            })
+        }),
         None => None,
     };
     drop(record);

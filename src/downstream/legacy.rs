@@ -282,7 +282,7 @@ async fn list(
     if !meta.is_empty() {
         result.set("_meta", meta.to_bytes());
     }
-    Ok(Answer::object(id, &result))
+    Ok(Answer::list(id, &result))
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
@@ -442,15 +442,14 @@ fn invalid_params(text: &str) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::downstream::answer::Text;
     use crate::guard::Findings;
     use crate::mcp::call::Body;
     use std::time::Duration;
 
     fn text(answer: Answer) -> String {
-        match answer.text {
-            Text::Whole(text) => String::from_utf8_lossy(&text).into_owned(),
-            Text::Arriving(..) => "arriving".to_owned(),
+        match answer.text.into_whole() {
+            Some(text) => String::from_utf8_lossy(&text).into_owned(),
+            None => "arriving".to_owned(),
         }
     }
 

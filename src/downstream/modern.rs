@@ -277,7 +277,7 @@ async fn list(
     let mut meta = own_meta();
     encode::set_partial(&mut meta, &page.partial);
     result.set("_meta", meta.to_bytes());
-    Ok(Answer::object(id, &result))
+    Ok(Answer::list(id, &result))
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is a part of one request, which ends here")]
@@ -501,9 +501,9 @@ mod tests {
     use std::time::Duration;
 
     fn text(answer: Answer) -> String {
-        match answer.text {
-            Text::Whole(text) => String::from_utf8_lossy(&text).into_owned(),
-            Text::Arriving(..) => "arriving".to_owned(),
+        match answer.text.into_whole() {
+            Some(text) => String::from_utf8_lossy(&text).into_owned(),
+            None => "arriving".to_owned(),
         }
     }
 

@@ -41,21 +41,21 @@ fn end(record: &Record, timing: Option<Timing>, answer: Answer) -> Answer {
         Some(Failure::Upstreams(code)) => End::Error(code),
     };
     let text = match answer.text {
-        Text::Whole(text) => {
-            if let Some(ending) = ending {
-                record.end(Ending { bytes_out: Some(text.len() as u64), ..ending });
-            }
-            if let Some(timing) = timing {
-                timing.end(end);
-            }
-            Text::Whole(text)
-        }
         Text::Arriving(head, pieces) => {
             // What stands around the pieces goes out, too.
             let sent = head.len() as u64 + 1;
             let record = ending.map(|ending| (record.clone(), ending));
             let timing = timing.map(|timing| (timing, end));
             Text::Arriving(head, Told { pieces, sent, record, timing }.boxed())
+        }
+        text => {
+            if let Some(ending) = ending {
+                record.end(Ending { bytes_out: text.len(), ..ending });
+            }
+            if let Some(timing) = timing {
+                timing.end(end);
+            }
+            text
         }
     };
     Answer { text, ..answer }

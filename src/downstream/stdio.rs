@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::answer::{Answer, Call, Text, Way};
+use super::answer::{Answer, Call, Way};
 use super::calls::OpenCall;
 use super::conversation::Conversation;
 use super::modern::{Exchange, Listening};
@@ -195,7 +195,7 @@ impl Client {
     /// sends; not for long, since one that sends without reading is nobody to wait for.
     async fn say(&self, answer: Answer) {
         let (queue, patience) = (&self.talk.outgoing.queue, self.talk.door.settings.timeouts.write);
-        if let Text::Whole(text) = answer.text
+        if let Some(text) = answer.text.into_whole()
             && queue.send_timeout(text, patience).await.is_err()
         {
             debug!("the client does not read what it is answered");

@@ -220,7 +220,7 @@ impl Wired {
         let tells_whose = wire.tells_whose() || ear.is_alone();
         let dialect = match introduction.revision.era() {
             Era::Legacy => {
-                Dialect::Legacy(legacy::Dialect::new(&introduction, headers, tells_whose))
+                Dialect::Legacy(legacy::Dialect::new(&introduction, headers, tells_whose)?)
             }
             Era::Modern => {
                 Dialect::Modern(modern::Dialect::new(&introduction, headers, tells_whose))

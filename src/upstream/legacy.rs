@@ -78,15 +78,23 @@ pub(super) fn introduce(outcome: &rpc::Outcome) -> Opening {
 }
 
 impl Dialect {
-    /// The dialect after the opening request was answered.
-    pub(super) fn new(introduction: &Introduction, headers: &HeaderMap, tells_whose: bool) -> Self {
-        let session = headers.get(SESSION).filter(|id| id.len() <= MAX_SESSION_BYTES).cloned();
-        let session = session.map(|mut id| {
+    /// The dialect after the opening request was answered, unless the session has too long an id: without it every
+    /// request would be refused.
+    pub(super) fn new(
+        introduction: &Introduction,
+        headers: &HeaderMap,
+        tells_whose: bool,
+    ) -> Result<Self, Failure> {
+        let mut session = headers.get(SESSION).cloned();
+        if let Some(id) = &mut session {
+            if id.len() > MAX_SESSION_BYTES {
+                let text = format!("its session's id has more than {MAX_SESSION_BYTES} bytes");
+                return Err(Failure::Protocol(text));
+            }
             id.set_sensitive(true);
-            id
-        });
+        }
         let levels = (introduction.capabilities.logging && tells_whose).then(Arc::default);
-        Self { revision: introduction.revision, session, levels }
+        Ok(Self { revision: introduction.revision, session, levels })
     }
 
     /// What is left to do before the first request.

@@ -11,6 +11,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -41,7 +43,29 @@ impl Planted {
         let found: Vec<_> = self.0.iter().filter(|secret| text.contains(secret.as_str())).collect();
         let lines = text.lines().filter(|line| line.contains("hunter2-"));
         assert!(found.is_empty(), "{where_}: {found:?} in {:?}", lines.collect::<Vec<_>>());
-        assert!(!text.contains("hunter2"), "{where_}: a part of one");
+        // In a URL it would stand as it is.
+        let part = encoded("hunter2").find(|part| text.contains(part));
+        assert_eq!(part, None, "{where_}: a part of one");
+    }
+}
+
+/// A text, and how it reads in hexadecimal digits and, wherever it stands in what was encoded, in base64 of either alphabet.
+fn encoded(text: &str) -> impl Iterator<Item = String> {
+    let hexadecimal = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let base64 = (0..3).map(|before| {
+        let digits = STANDARD.encode(format!("{}{text}", "?".repeat(before)));
+        // Without the digits that hold bits of what stands before it or behind.
+        let [start, end] = [before * 8, (before + text.len()) * 8];
+        digits[start.div_ceil(6)..end / 6].to_owned()
+    });
+    [text.to_owned(), hexadecimal].into_iter().chain(base64)
+}
+
+#[test]
+fn what_was_encoded_is_found() {
+    for text in ["hunter2", "a hunter2", "ab hunter2-x", "Basic: weir:hunter2"] {
+        let digits = STANDARD.encode(text);
+        assert_eq!(encoded("hunter2").filter(|part| digits.contains(part)).count(), 1, "{digits}");
     }
 }
 

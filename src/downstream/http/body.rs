@@ -39,6 +39,7 @@ pub(super) struct ReplyBody {
 
 enum Content {
     Whole(Option<Bytes>),
+    Parts(VecDeque<Bytes>),
     Arriving(BoxStream<'static, Result<Bytes, Broken>>),
 }
 
@@ -88,19 +89,27 @@ impl Body for ReplyBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let piece = match &mut self.content {
             Content::Whole(text) => text.take().map(Ok),
+            Content::Parts(parts) => parts.pop_front().map(Ok),
             Content::Arriving(pieces) => std::task::ready!(pieces.as_mut().poll_next(cx)),
         };
         Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(&self.content, Content::Whole(text) if text.as_ref().is_none_or(Bytes::is_empty))
+        match &self.content {
+            Content::Whole(text) => text.as_ref().is_none_or(Bytes::is_empty),
+            Content::Parts(parts) => parts.is_empty(),
+            Content::Arriving(_) => false,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Whole(text) => {
                 SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64)
+            }
+            Content::Parts(parts) => {
+                SizeHint::with_exact(parts.iter().map(|part| part.len() as u64).sum())
             }
             Content::Arriving(_) => SizeHint::default(),
         }
@@ -149,6 +158,9 @@ pub(super) fn wrong_method(allowed: &str) -> Reply {
 pub(super) fn json(answer: Answer) -> Reply {
     let body = match answer.text {
         Text::Whole(text) => ReplyBody::whole(text),
+        Text::Parts(parts) => {
+            ReplyBody { content: Content::Parts(parts.into()), busy: None, record: None }
+        }
         arriving @ Text::Arriving(..) => ReplyBody::arriving(arriving.into_pieces()),
     };
     let mut reply = Response::new(body);
@@ -264,8 +276,8 @@ fn event(answer: Answer) -> BoxStream<'static, Result<Bytes, Broken>> {
             .chain(piece(Bytes::from_static(MESSAGE_TAIL)))
             .boxed(),
         Text::Whole(text) => piece(write_message(&text)).boxed(),
-        arriving @ Text::Arriving(..) => piece(Bytes::from_static(MESSAGE_HEAD))
-            .chain(arriving.into_pieces())
+        text @ (Text::Parts(_) | Text::Arriving(..)) => piece(Bytes::from_static(MESSAGE_HEAD))
+            .chain(text.into_pieces())
             .chain(piece(Bytes::from_static(MESSAGE_TAIL)))
             .boxed(),
     }
@@ -301,6 +313,30 @@ mod tests {
         assert_eq!(reply.body().size_hint().exact(), None);
         let body = reply.into_body().collect().await.expect("whole");
         assert_eq!(body.to_bytes(), r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#);
+    }
+
+    #[tokio::test]
+    async fn a_list_goes_out_in_parts_of_which_the_large_one_is_not_copied() {
+        let items = Bytes::from(format!("[\"{}\"]", "x".repeat(SMALL_BYTES)));
+        let answer = || {
+            let mut result = crate::json::Object::new();
+            result.set("prompts", items.clone());
+            result.set("nextCursor", "\"c\"");
+            Answer::list(&Id::from(1), &result)
+        };
+        let text = answer().text.into_whole().expect("whole");
+        assert!(text.ends_with(b"\"],\"nextCursor\":\"c\"}}"), "{text:?}");
+        let reply = json(answer());
+        assert_eq!(reply.body().size_hint().exact(), Some(text.len() as u64));
+        let (mut body, mut parts) = (reply.into_body(), Vec::new());
+        while let Some(part) = body.frame().await {
+            parts.push(part.expect("whole").into_data().expect("data"));
+        }
+        assert!(body.is_end_stream() && parts.iter().any(|part| part.as_ptr() == items.as_ptr()));
+        assert_eq!(parts.concat(), text);
+        let pieces: Vec<_> = event(answer()).collect().await;
+        let event: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.expect("whole")).collect();
+        assert_eq!(event, write_message(&text));
     }
 
     #[tokio::test]

@@ -41,6 +41,10 @@ pub(super) fn bounded(door: &Arc<Door>, guest: &Guest, id: Option<Id>, call: Cal
                 Ok(text) => Some(Answer { text: Text::Whole(text), ..answer }),
                 Err(NoRoom) => refuse(unread()),
             },
+            Text::Parts([head, middle, behind]) => match door.budget().keep(middle) {
+                Ok(middle) => Some(Answer { text: Text::Parts([head, middle, behind]), ..answer }),
+                Err(NoRoom) => refuse(unread()),
+            },
             Text::Arriving(head, pieces) => {
                 // What comes of it is what goes out: it ends with its last piece. Until then it is the client's own
                 // turns that it takes, however slowly it reads.

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::body::{self, Reply};
 use super::streams;
-use crate::downstream::answer::{Answer, Call, Text};
+use crate::downstream::answer::Call;
 use crate::downstream::session::{InUse, Session};
 use crate::downstream::tracks::{Kind, Reader, Writer};
 use crate::downstream::{Door, origin};
@@ -81,7 +81,7 @@ async fn write(call: Call, writer: Writer, _session: InUse, stop: CancellationTo
         }
     };
     beside.rest(done.is_some()).for_each(|message| writer.push(message));
-    if let Some(Answer { text: Text::Whole(text), .. }) = done {
+    if let Some(text) = done.and_then(|done| done.text.into_whole()) {
         writer.push(text);
     }
 }

@@ -124,6 +124,28 @@ async fn an_answer_that_breaks_with_its_connection_is_asked_for_once_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_with_too_long_an_id_is_refused_with_the_reason() {
+    for (bytes, is_taken) in [(4 * 1024, true), (4 * 1024 + 1, false)] {
+        let mut world = World::start(settings(Over::Http));
+        world.post().await.refuse(400, -32601);
+        let session = "s".repeat(bytes);
+        if is_taken {
+            world.initialize(&session).await;
+            world.up().await;
+        } else {
+            let initialize = world.post().await;
+            let body = json!({ "jsonrpc": "2.0", "id": initialize.id(), "result": initialized("2025-11-25") });
+            let response = hyper::Response::builder()
+                .header("content-type", "application/json")
+                .header("mcp-session-id", session);
+            initialize.reply(response, body.to_string());
+            assert_eq!(world.down().await, "its session's id has more than 4096 bytes");
+        }
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_whose_supported_versions_have_a_handshake_gets_one() {
     let mut world = World::start(settings(Over::Http));
     let discover = world.post().await;
