@@ -52,7 +52,7 @@ impl Planted {
 /// A text, and how it reads in hexadecimal digits and, wherever it stands in what was encoded, in base64 of either alphabet.
 fn encoded(text: &str) -> impl Iterator<Item = String> {
     let hexadecimal = text.bytes().map(|byte| format!("{byte:02x}")).collect();
-    let base64 = (0..3).map(|before| {
+    let base64 = (0..3).map(move |before| {
         let digits = STANDARD.encode(format!("{}{text}", "?".repeat(before)));
         // Without the digits that hold bits of what stands before it or behind.
         let [start, end] = [before * 8, (before + text.len()) * 8];
