@@ -456,14 +456,12 @@ async fn follow_pins(mut current: watch::Receiver<Arc<Generation>>, stop: Cancel
 const GUARD: &str = "guard";
 
 /// Introduces the policy to the catalog.
-struct ByRole(Arc<Role>);
-
-impl Filter for ByRole {
+impl Filter for Role {
     fn allows(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> bool {
-        self.0.allows(kind, upstream, own)
+        Role::allows(self, kind, upstream, own)
     }
 
     fn reaches(&self, upstream: &UpstreamName) -> bool {
-        self.0.reaches(upstream)
+        Role::reaches(self, upstream)
     }
 }

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use tokio::sync::watch;
 
 use super::generation::Generation;
-use super::{ByRole, Gateway, Guest};
+use super::{Gateway, Guest};
 use crate::audit::Record;
 use crate::catalog::{Filter, View};
 use crate::policy::role::Role;
@@ -102,8 +102,8 @@ impl Gateway {
             true => policy.role_and_view(&principal),
             false => (Role::everything().into(), Arc::clone(&principal.role)),
         };
-        let public = anonymous && *role == Role::everything();
-        let filter: Arc<dyn Filter> = Arc::new(ByRole(role));
+        let public = anonymous && role.allows_everything();
+        let filter: Arc<dyn Filter> = role;
         let view = generation.catalog.view(&name, &filter);
         Guest {
             gateway: Arc::clone(self),

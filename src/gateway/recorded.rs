@@ -12,7 +12,6 @@ use crate::mcp::call::{Ask, Method};
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::revision::Revision;
 use crate::policy::Principal;
-use crate::policy::role::Role;
 use crate::trail;
 
 impl Guest {
@@ -96,8 +95,7 @@ impl Guest {
         let item = (ask.kind, &*ask.key);
         let meters = &self.gateway.meters;
         let role = self.generation.policy.role(&self.principal);
-        let hidden =
-            (*role != Role::everything()).then(|| self.as_operator().resolve(ask, revision));
+        let hidden = (!role.allows_everything()).then(|| self.as_operator().resolve(ask, revision));
         let Some(target) = hidden.flatten() else {
             meters.refused(Reason::Unknown);
             return self.record.decided(item, Decision::Unknown, None, None);

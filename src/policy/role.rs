@@ -26,6 +26,11 @@ impl Role {
         Self { prompts: rules(), tools: rules(), resources: rules() }
     }
 
+    /// Whether the role may use everything, which can be seen without looking at it.
+    pub fn allows_everything(&self) -> bool {
+        [&self.prompts, &self.tools, &self.resources].into_iter().all(Rules::allow_everything)
+    }
+
     /// Whether the role may use an item, by its upstream's own name or URI.
     pub fn allows(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> bool {
         let rules = self.rules(kind);
