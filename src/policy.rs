@@ -258,7 +258,8 @@ impl Policy {
                 anonymous.map(|principal| (principal, Pass::Nothing))
             }
             Credentials::Bearer(token) if !self.tokens.is_empty() && tokens::is_token(token) => {
-                self.tokens.find(token, now).await
+                // Boxed: who shows a key, or nothing, needs no room for it.
+                Box::pin(self.tokens.find(token, now)).await
             }
             Credentials::Bearer(key) => self.keys.find(key, now),
             Credentials::Certificate(certificate) => {

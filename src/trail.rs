@@ -46,8 +46,9 @@ impl Trail {
     }
 
     /// Does work that belongs to the request.
-    pub async fn walk<T>(self, work: impl Future<Output = T>) -> T {
-        TRAIL.scope(self, work).await
+    // No `async fn`, whose future would have room for the work twice: as it is given, and as it is waited for.
+    pub fn walk<T>(self, work: impl Future<Output = T>) -> impl Future<Output = T> {
+        TRAIL.scope(self, work)
     }
 }
 

@@ -70,17 +70,20 @@ async fn work(
     let (parts, incoming) = request.into_parts();
     let route = Route::find(&door.settings, parts.uri.path());
     let record = record::begin(&door, &connection, route, &parts);
+    // Boxed, as is all here that few requests need: the future of every request would have room for it.
     let mut reply = match admit(&door, &connection, route, &parts, &record).await {
         Ok((route, _)) if !route.takes(&parts.method) => body::wrong_method(&route.allow()),
         Ok((Route::Endpoint, guest)) => match parts.method {
             Method::POST => post(&door, &guest, &parts.headers, incoming, gone).await,
-            Method::GET => get(&door, &guest, &parts.headers, gone).await,
+            Method::GET => Box::pin(get(&door, &guest, &parts.headers, gone)).await,
             _ => delete(&door, &guest, &parts.headers),
         },
         Ok((Route::PairStream, guest)) => {
-            pair::open(&doors, &door, guest, &parts.headers, gone).await
+            Box::pin(pair::open(&doors, &door, guest, &parts.headers, gone)).await
         }
-        Ok((Route::PairMessages, guest)) => pair::post(&door, &guest, &parts, incoming).await,
+        Ok((Route::PairMessages, guest)) => {
+            Box::pin(pair::post(&door, &guest, &parts, incoming)).await
+        }
         Ok((Route::Metadata, _)) => protection::metadata(&door.settings),
         Err(reply) => *reply,
     };
@@ -172,7 +175,7 @@ async fn post(
     };
     guest.record().took(text.len());
     if batch::is_batch(&text) {
-        return post_batch(door, guest, headers, &text).await;
+        return Box::pin(post_batch(door, guest, headers, &text)).await;
     }
     let message = match Message::parse(text) {
         Ok(message) => message,
@@ -255,7 +258,7 @@ async fn post_legacy(
     if let Message::Request(request) = &message
         && &*request.method == legacy::OPENING
     {
-        return initialize(door, guest, request).await;
+        return Box::pin(initialize(door, guest, request)).await;
     }
     let session = match session(door, guest, headers) {
         Ok(session) => session,
@@ -270,7 +273,7 @@ async fn post_legacy(
                 let call = legacy::serve(guest, peer, calls, request, allowed, Way::Shared);
                 let call = bounded(door, guest, Some(id), call);
                 let outlasting = outlasting(door, session.again(), call);
-                return resume::answer(door, &session, outlasting).await;
+                return Box::pin(resume::answer(door, &session, outlasting)).await;
             }
             let call = legacy::serve(guest, peer, calls, request, allowed, Way::Alone);
             let call = bounded(door, guest, Some(id), call);
