@@ -241,7 +241,7 @@ const HEAD_BYTES: usize = 64;
 
 /// Writes a request.
 pub fn write_request(id: &Id, method: &str, params: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(params.len() + method.len() + 64);
+    let mut out = Vec::with_capacity(params.len() + method.len() + HEAD_BYTES);
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     out.extend_from_slice(id.as_bytes());
     out.extend_from_slice(b",\"method\":");
@@ -307,7 +307,7 @@ pub fn write_object_around(id: &Id, result: &Object, bytes: usize) -> Option<[By
 /// Without an id the member is left out (spec, transports: an error response that has no `id`). JSON-RPC's own
 /// `null` is an id in no revision of the protocol.
 pub fn write_error(id: Option<&Id>, error: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(error.len() + 64);
+    let mut out = Vec::with_capacity(error.len() + HEAD_BYTES);
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\"");
     if let Some(id) = id {
         out.extend_from_slice(b",\"id\":");

@@ -93,27 +93,23 @@ pub(super) struct Call {
 impl Answer {
     /// A result.
     pub(super) fn result(id: &Id, result: &[u8]) -> Self {
-        let text = Text::Whole(rpc::write_result(id, result));
+        Self::good(Text::Whole(rpc::write_result(id, result)))
+    }
+
+    fn good(text: Text) -> Self {
         Self { status: StatusCode::OK, retry_after: None, failure: None, text }
     }
 
     /// A result that is this object.
     pub(super) fn object(id: &Id, result: &Object) -> Self {
-        let text = Text::Whole(rpc::write_object(id, result));
-        Self { status: StatusCode::OK, retry_after: None, failure: None, text }
+        Self::good(Text::Whole(rpc::write_object(id, result)))
     }
 
     /// A result that is this object, most of which is a list that is kept as it is sent, on one line.
     pub(super) fn list(id: &Id, result: &Object) -> Self {
-        match rpc::write_object_around(id, result, SMALL_BYTES) {
-            Some(parts) => Self {
-                status: StatusCode::OK,
-                retry_after: None,
-                failure: None,
-                text: Text::Parts(parts),
-            },
-            None => Self::object(id, result),
-        }
+        let is_large = result.written_bytes() >= SMALL_BYTES;
+        let parts = is_large.then(|| rpc::write_object_around(id, result, SMALL_BYTES)).flatten();
+        parts.map_or_else(|| Self::object(id, result), |parts| Self::good(Text::Parts(parts)))
     }
 
     /// A result that passes as its upstream sent it, held or still arriving.
@@ -121,10 +117,7 @@ impl Answer {
         match body {
             Body::Read(result) => Self::object(id, &result),
             Body::Whole(result) => Self::result(id, &result),
-            Body::Arriving(pieces) => {
-                let text = Text::Arriving(rpc::result_head(id), pieces);
-                Self { status: StatusCode::OK, retry_after: None, failure: None, text }
-            }
+            Body::Arriving(pieces) => Self::good(Text::Arriving(rpc::result_head(id), pieces)),
         }
     }
 

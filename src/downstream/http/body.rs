@@ -270,13 +270,9 @@ impl CallEvents {
 fn event(answer: Answer) -> BoxStream<'static, Result<Bytes, Broken>> {
     let piece = |bytes| stream::once(std::future::ready(Ok(bytes)));
     match answer.text {
+        Text::Whole(text) if text.len() <= SMALL_BYTES => piece(write_message(&text)).boxed(),
         // Not copied: what it takes of the budget is the text's own.
-        Text::Whole(text) if text.len() > SMALL_BYTES => piece(Bytes::from_static(MESSAGE_HEAD))
-            .chain(piece(text))
-            .chain(piece(Bytes::from_static(MESSAGE_TAIL)))
-            .boxed(),
-        Text::Whole(text) => piece(write_message(&text)).boxed(),
-        text @ (Text::Parts(_) | Text::Arriving(..)) => piece(Bytes::from_static(MESSAGE_HEAD))
+        text => piece(Bytes::from_static(MESSAGE_HEAD))
             .chain(text.into_pieces())
             .chain(piece(Bytes::from_static(MESSAGE_TAIL)))
             .boxed(),
