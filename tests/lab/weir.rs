@@ -98,7 +98,7 @@ impl Weir {
     pub(crate) async fn call(&self, upstream: &str, fault: Value) -> (Outcome, Duration) {
         let mut client = self.client(Revision::MODERN).await;
         let begin = Instant::now();
-        let arguments = json!({ "nonce": "1", "fault": fault.to_string() });
+        let arguments = json!({ "nonce": "one", "fault": fault.to_string() });
         (client.call(upstream, arguments).await, begin.elapsed())
     }
 

@@ -1,6 +1,7 @@
 //! What lies on a wire and writes down what passes: a proxy for HTTP, and a pair of `tee` for pipes.
 //!
-//! Both hand on every byte as it comes, and neither reads what it hands on before it has.
+//! Both hand on every byte as it comes, and neither reads what it hands on before it has. Only no stream is
+//! taken up again through the proxy.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -121,10 +122,13 @@ type Answer = http_body_util::combinators::UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// Hands one request on, and its answer back.
 async fn pass(request: Request<Incoming>, server: String, log: Arc<Log>) -> Response<Answer> {
+    if is_resuming(&request) {
+        return refused(StatusCode::METHOD_NOT_ALLOWED);
+    }
     let (mut head, body) = request.into_parts();
     let mut writing = Writing::begin(Arc::clone(&log), &head.method);
     let Ok(body) = body.collect().await else {
-        return broken();
+        return refused(StatusCode::BAD_GATEWAY);
     };
     let body = body.to_bytes();
     let mcp = |name: &str| name.starts_with("mcp-") && name != "mcp-session-id";
@@ -139,15 +143,15 @@ async fn pass(request: Request<Incoming>, server: String, log: Arc<Log>) -> Resp
     head.headers.insert(HOST, server.parse().unwrap());
     head.headers.remove(CONNECTION);
     let Ok(wire) = TcpStream::connect(&server).await else {
-        return broken();
+        return refused(StatusCode::BAD_GATEWAY);
     };
     let Ok((mut send, serving)) = hyper::client::conn::http1::handshake(TokioIo::new(wire)).await
     else {
-        return broken();
+        return refused(StatusCode::BAD_GATEWAY);
     };
     tokio::task::spawn_local(async move { drop(serving.await) });
     let Ok(answer) = send.send_request(Request::from_parts(head, Full::new(body))).await else {
-        return broken();
+        return refused(StatusCode::BAD_GATEWAY);
     };
 
     let (mut head, body) = answer.into_parts();
@@ -181,10 +185,17 @@ async fn pass(request: Request<Incoming>, server: String, log: Arc<Log>) -> Resp
     Response::from_parts(head, BodyExt::boxed_unsync(StreamBody::new(frames)))
 }
 
-fn broken() -> Response<Answer> {
+/// Whether a stream is taken up again, which a tap does not hand on: a client of the TypeScript SDK v1 does so
+/// a second after each answer that is an error, if its script lasts that long, and one of the
+/// servers then tells and asks all once more that it ever did.
+fn is_resuming<B>(request: &Request<B>) -> bool {
+    request.method() == Method::GET && request.headers().contains_key("last-event-id")
+}
+
+fn refused(status: StatusCode) -> Response<Answer> {
     let body = Full::new(Bytes::new()).map_err(|never: Infallible| match never {});
     let mut response = Response::new(BodyExt::boxed_unsync(body));
-    *response.status_mut() = hyper::StatusCode::BAD_GATEWAY;
+    *response.status_mut() = status;
     response
 }
 
@@ -296,6 +307,15 @@ mod tests {
             writing.is_stream = true;
             text.as_bytes().chunks(size).for_each(|piece| writing.take(piece));
             assert_eq!(log.seen.borrow()[0].exchange.answers, ["{\"a\":\n1}", "{}"]);
+        }
+    }
+
+    #[test]
+    fn only_a_stream_that_is_taken_up_again_is_not_handed_on() {
+        let get = || Request::get("/");
+        let (resuming, post) = (get().header("Last-Event-ID", "1"), Request::post("/"));
+        for (request, expected) in [(get(), false), (resuming, true), (post, false)] {
+            assert_eq!(is_resuming(&request.body(()).unwrap()), expected);
         }
     }
 }
