@@ -237,7 +237,7 @@ impl Guest {
 
     /// The guest as one client, where there are no sessions that could tell more.
     pub fn client(&self) -> Client {
-        Client::of_name(&self.principal.name).owned_by(self.owner())
+        Client::all_of(self.owner())
     }
 
     /// Whose its clients are.

@@ -12,6 +12,7 @@
 //! Knows nothing of: JSON-RPC, MCP, and what the members mean.
 
 mod extract;
+mod read;
 mod scan;
 mod strings;
 
@@ -25,7 +26,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
-use scan::{Flaw, Scan};
+use scan::Scan;
 
 /// How many members an [`Object`] may have.
 pub const MAX_MEMBERS: usize = 1_024;
@@ -40,6 +41,15 @@ pub struct Object {
     members: Vec<Member>,
     /// Whether `members` says something else than `text`.
     changed: bool,
+    /// A member's value that is an object and was read along with this one.
+    along: Option<Box<Along>>,
+}
+
+/// An object that was read along with the one around it, and where it stands in that one's text.
+#[derive(Clone)]
+struct Along {
+    place: Range<usize>,
+    object: Object,
 }
 
 #[derive(Clone)]
@@ -54,7 +64,7 @@ enum Key {
     At(Range<usize>),
     /// One that is written with escapes, and what it means.
     Escaped(Range<usize>, Box<str>),
-    Set(Box<str>),
+    Set(Cow<'static, str>),
 }
 
 /// A piece of JSON: a part of the object's own text, or set since.
@@ -89,24 +99,37 @@ impl Object {
 
     /// Reads the object in `text`, at most `depth` levels deep.
     pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, Malformed> {
+        Self::parse_along(text, depth, &[])
+    }
+
+    /// Reads the object in `text`, at most `depth` levels deep, and in the same pass the values that are objects of the members
+    /// whose keys, quotes included, are among the first of `along`, of those the ones in its second, and no further: who
+    /// asks for them by [`Object::get_object`] or [`Object::take_object`] gets them unread. One that breaks what an
+    /// [`Object`] promises is left for whoever asks for it.
+    pub fn parse_along(text: Bytes, depth: usize, along: &[&[&[u8]]]) -> Result<Self, Malformed> {
         if !text.is_ascii() {
             std::str::from_utf8(&text).map_err(|bad| Malformed::Syntax(bad.to_string()))?;
         }
-        let members = members(&text, Scan::begin(&text, depth), depth)?;
-        Ok(Self { text, members, changed: false })
+        let scan = Scan::begin(&text, depth);
+        read::object(text.clone(), scan, depth, along)
     }
 
     /// Reads the object in a text that was read before as JSON, or is a part of one that was: by quotes and brackets
     /// alone, which is a fraction of the work. Of any other text nothing is promised.
     pub fn parse_again(text: Bytes) -> Result<Self, Malformed> {
+        Self::parse_again_along(text, &[])
+    }
+
+    /// The same, and values inside of it as [`Object::parse_along`] does.
+    pub fn parse_again_along(text: Bytes, along: &[&[&[u8]]]) -> Result<Self, Malformed> {
         debug_assert!(serde_json::from_slice::<IgnoredAny>(&text).is_ok(), "{text:?} is no JSON");
-        let members = members(&text, Scan::again(&text), usize::MAX)?;
-        Ok(Self { text, members, changed: false })
+        read::object(text.clone(), Scan::again(&text), usize::MAX, along)
     }
 
     /// An object without members.
     pub fn new() -> Self {
-        Self { text: Bytes::from_static(b"{}"), members: Vec::new(), changed: false }
+        let text = Bytes::from_static(b"{}");
+        Self { text, members: Vec::new(), changed: false, along: None }
     }
 
     /// The raw text of a member.
@@ -126,7 +149,20 @@ impl Object {
 
     /// A member that is an object; `None` if it is absent or of another type.
     pub fn get_object(&self, key: &str) -> Option<Self> {
-        Self::parse_again(self.get_bytes(key)?).ok()
+        let value = &self.member(key)?.value;
+        match &self.along {
+            Some(along) if along.is(value) => Some(along.object.clone()),
+            _ => Self::parse_again(self.bytes_of(value)).ok(),
+        }
+    }
+
+    /// The same for who asks but once: what was read along with this object is not kept here any longer. The member stays.
+    pub fn take_object(&mut self, key: &str) -> Option<Result<Self, Malformed>> {
+        let value = self.member(key)?.value.clone();
+        Some(match self.along.take_if(|along| along.is(&value)) {
+            Some(along) => Ok(along.object),
+            None => Self::parse_again(self.bytes_of(&value)),
+        })
     }
 
     /// The raw texts of the elements of a member that is an array; `None` if it is absent or of another type.
@@ -158,14 +194,15 @@ impl Object {
     /// Gives a member a new value, in place if it is there and at the end if it is not.
     ///
     /// `value` must be JSON text.
-    pub fn set(&mut self, key: &str, value: impl Into<Bytes>) {
+    pub fn set(&mut self, key: impl Into<Cow<'static, str>>, value: impl Into<Bytes>) {
+        let key = key.into();
         self.changed = true;
         let value = Text::Set(value.into());
-        if let Some(at) = self.position(key) {
+        if let Some(at) = self.position(&key) {
             self.members[at].value = value;
             return;
         }
-        self.members.push(Member { key: Key::Set(key.into()), value });
+        self.members.push(Member { key: Key::Set(key), value });
     }
 
     /// Removes a member and returns its raw text.
@@ -281,12 +318,20 @@ impl Object {
     }
 }
 
+impl Along {
+    /// Whether it is this value of a member of the object around it.
+    fn is(&self, value: &Text) -> bool {
+        matches!(value, Text::At(place) if *place == self.place)
+    }
+}
+
 impl Key {
     /// The key as it is meant, by the object's text.
     fn meant<'a>(&'a self, text: &'a [u8]) -> &'a [u8] {
         match self {
             Self::At(range) => &text[range.start + 1..range.end - 1],
-            Self::Escaped(_, meant) | Self::Set(meant) => meant.as_bytes(),
+            Self::Escaped(_, meant) => meant.as_bytes(),
+            Self::Set(meant) => meant.as_bytes(),
         }
     }
 }
@@ -317,6 +362,13 @@ pub fn quote(text: &str) -> Bytes {
 }
 
 fn write_quoted(out: &mut Vec<u8>, text: &str) {
+    // Most are names, in which there is nothing to escape.
+    if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+        return;
+    }
     serde_json::to_writer(out, text).expect("a string is always writable as JSON");
 }
 
@@ -352,60 +404,10 @@ pub fn on_one_line(text: Bytes) -> Bytes {
     spaced.collect::<Vec<u8>>().into()
 }
 
-/// The members of the object that a text is.
-fn members(text: &Bytes, scan: Scan<'_>, depth: usize) -> Result<Vec<Member>, Malformed> {
-    let mut members: Vec<Member> = Vec::with_capacity(USUAL_MEMBERS);
-    let mut refused = None;
-    let read = scan.members(|found| {
-        if refused.is_none() {
-            refused = add(text, &mut members, found).err();
-        }
-    });
-    match (read, refused) {
-        (Ok(()), None) => Ok(members),
-        (Err(Flaw::TooDeep), _) => Err(Malformed::TooDeep(depth)),
-        (Err(Flaw::Syntax), _) => Err(malformed(text)),
-        (Ok(()), Some(refused)) => Err(refused),
-    }
-}
-
-/// Adds a member that was found in `text`.
-fn add(text: &Bytes, members: &mut Vec<Member>, found: scan::Found) -> Result<(), Malformed> {
-    if members.len() == MAX_MEMBERS {
-        return Err(Malformed::Members(format!("more than {MAX_MEMBERS} members in one object")));
-    }
-    let key = match found.is_escaped {
-        false => Key::At(found.key),
-        true => {
-            let meant = serde_json::from_slice(&text[found.key.clone()]);
-            Key::Escaped(found.key, meant.map_err(|bad| Malformed::Syntax(bad.to_string()))?)
-        }
-    };
-    let meant = key.meant(text);
-    if members.iter().any(|member| member.key.meant(text) == meant) {
-        let name = str_in(meant);
-        return Err(Malformed::Members(format!("member {name:?} stands twice")));
-    }
-    members.push(Member { key, value: Text::At(found.value) });
-    Ok(())
-}
-
-/// Why a text that is no object is none, in the words of the library that tells the place.
-#[cold]
-fn malformed(text: &[u8]) -> Malformed {
-    match serde_json::from_slice::<IgnoredAny>(text) {
-        Ok(_) => Malformed::NotAnObject,
-        Err(error) => Malformed::Syntax(error.to_string()),
-    }
-}
-
 /// A part of what was read before.
 fn str_in(part: &[u8]) -> &str {
     std::str::from_utf8(part).expect("it was checked that the text is UTF-8")
 }
-
-/// Room for those of a message without asking for more.
-const USUAL_MEMBERS: usize = 6;
 
 #[cfg(test)]
 mod tests {

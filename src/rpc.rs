@@ -27,6 +27,9 @@ pub mod code {
     pub const INTERNAL_ERROR: i64 = -32603;
 }
 
+/// What is read in the same pass as the message, since it is asked for soon.
+const READ_ALONG: &[&[&[u8]]] = &[&[b"\"params\"", b"\"result\""], &[b"\"_meta\""]];
+
 /// The longest id that is accepted from outside, in bytes.
 const MAX_ID_BYTES: usize = 1_024;
 
@@ -119,6 +122,8 @@ pub struct Answer {
     pub id: Option<Id>,
     /// How it ended.
     pub outcome: Outcome,
+    /// The result, which was read along with the message, if it is an object.
+    pub result: Option<Object>,
 }
 
 /// How a request ended, as raw text of an object.
@@ -160,7 +165,7 @@ impl Invalid {
     pub fn as_answer(&self) -> Option<Answer> {
         let id = self.id.clone().filter(|_| self.looks == Looks::Answer)?;
         let error = Error::new(code::INTERNAL_ERROR, "the answer to this cannot be read");
-        Some(Answer { id: Some(id), outcome: Outcome::Error(error.to_bytes()) })
+        Some(Answer { id: Some(id), outcome: Outcome::Error(error.to_bytes()), result: None })
     }
 }
 
@@ -173,7 +178,7 @@ impl Message {
     /// Reads a message, at most `depth` levels deep.
     pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, Invalid> {
         let bytes = text.len();
-        let object = Object::parse_within(text, depth).map_err(|malformed| {
+        let mut object = Object::parse_along(text, depth, READ_ALONG).map_err(|malformed| {
             let code = match malformed {
                 Malformed::Syntax(_) => code::PARSE_ERROR,
                 _ => code::INVALID_REQUEST,
@@ -196,7 +201,7 @@ impl Message {
             return Err(invalid("`jsonrpc` must be \"2.0\""));
         }
         if !object.has("method") {
-            return Self::parse_answer(&object, id.clone()).ok_or_else(|| {
+            return Self::parse_answer(&mut object, id.clone()).ok_or_else(|| {
                 invalid(
                     "neither a request (no `method`) nor an answer (one of `result` and `error`)",
                 )
@@ -204,9 +209,10 @@ impl Message {
         }
         let method =
             object.get_string("method").ok_or_else(|| invalid("`method` must be a string"))?;
-        let params = match object.get_bytes("params") {
+        let method = method.into();
+        let params = match object.take_object("params") {
             None => Object::new(),
-            Some(params) => Object::parse_again(params).map_err(|malformed| Invalid {
+            Some(params) => params.map_err(|malformed| Invalid {
                 id: id.clone(),
                 code: if malformed == Malformed::NotAnObject {
                     code::INVALID_PARAMS
@@ -217,7 +223,6 @@ impl Message {
                 looks,
             })?,
         };
-        let method = method.into();
         if !object.has("id") {
             return Ok(Self::Notification(Notification { method, params }));
         }
@@ -225,14 +230,15 @@ impl Message {
         Ok(Self::Request(Request { id, method, params, bytes }))
     }
 
-    fn parse_answer(object: &Object, id: Option<Id>) -> Option<Self> {
+    fn parse_answer(object: &mut Object, id: Option<Id>) -> Option<Self> {
         let is_object = |raw: &Bytes| raw.starts_with(b"{");
         let outcome = match (object.get_bytes("result"), object.get_bytes("error")) {
             (Some(result), None) => Outcome::Result(result),
             (None, Some(error)) if is_object(&error) => Outcome::Error(error),
             _ => return None,
         };
-        Some(Self::Answer(Answer { id, outcome }))
+        let result = object.take_object("result").and_then(Result::ok);
+        Some(Self::Answer(Answer { id, outcome, result }))
     }
 }
 

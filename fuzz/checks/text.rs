@@ -271,7 +271,7 @@ pub(super) fn definition(bytes: &[u8]) {
         let keys: Vec<String> = item.definition.keys().map(str::to_owned).collect();
         let mut turned = Object::new();
         for key in keys.iter().rev() {
-            turned.set(key, item.definition.get_bytes(key).expect("a member"));
+            turned.set(key.clone(), item.definition.get_bytes(key).expect("a member"));
         }
         let again = Item::parse(kind, turned.to_bytes()).expect("the same members");
         assert_eq!(

@@ -56,7 +56,7 @@ async fn call(house: &House, args: &Args, object: Option<Object>) -> Result<(), 
     }
     let mut arguments = object.unwrap_or_default();
     for given in &args.arguments {
-        arguments.set(&given.name, takes.value(&args.name, given)?);
+        arguments.set(given.name.to_string(), takes.value(&args.name, given)?);
     }
     let mut params = Object::new();
     params.set("name", json::quote(&args.name));

@@ -84,7 +84,7 @@ fn params(args: &Args, name: &str, value: &str) -> Object {
     params.set("argument", argument.to_bytes());
     if !args.given.is_empty() {
         let mut settled = Object::new();
-        args.given.iter().for_each(|(name, value)| settled.set(name, json::quote(value)));
+        args.given.iter().for_each(|(name, value)| settled.set(name.clone(), json::quote(value)));
         let mut context = Object::new();
         context.set("arguments", settled.to_bytes());
         params.set("context", context.to_bytes());

@@ -119,14 +119,14 @@ pub(super) fn problems(problems: &[Problem]) -> String {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
-        let mut set = |member: &str, text: &str| object.set(member, json::quote(text));
+        let mut set = |member: &'static str, text: &str| object.set(member, json::quote(text));
         set("severity", severity);
         set("file", problem.file());
         if let Some((line, column)) = problem.position() {
             object.set("line", line.to_string());
             object.set("column", column.to_string());
         }
-        let mut set = |member: &str, text: &str| object.set(member, json::quote(text));
+        let mut set = |member: &'static str, text: &str| object.set(member, json::quote(text));
         set("key", &problem.key);
         set("what", &problem.what);
         set("remedy", &problem.remedy);

@@ -37,7 +37,7 @@ async fn get(house: &House, args: &Args) -> Result<(), Failure> {
     takes.check(&args.name, args.arguments.iter().map(|(name, _)| name.as_str()))?;
     let mut arguments = Object::new();
     for (name, value) in &args.arguments {
-        arguments.set(name, json::quote(value));
+        arguments.set(name.clone(), json::quote(value));
     }
     let mut params = Object::new();
     params.set("name", json::quote(&args.name));

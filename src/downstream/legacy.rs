@@ -522,7 +522,7 @@ mod tests {
             (Era::Modern, r#"{"resultType":"task"}"#, Err(-32603)),
             (Era::Modern, "[]", Err(-32603)),
         ] {
-            let outcome = Outcome::Result(Body::part(result.into()));
+            let outcome = Outcome::Result(Body::part(result.into(), None));
             let (upstreams, allowed) = (Reply { era, outcome }, Allowance::alone(1_000));
             match reply(&Id::from(1), Method::CallTool, upstreams, &allowed).await {
                 Ok(answer) => {

@@ -39,11 +39,10 @@ impl Owned {
 /// Takes what Weir owns out of `params`. A `_meta` that held nothing else goes with it; one that held
 /// nothing of Weir's stays as it came.
 pub(super) fn take(params: &mut Object) -> Result<Owned, BadMeta> {
-    let Some(raw) = params.get_bytes("_meta") else {
+    let Some(meta) = params.take_object("_meta") else {
         return Ok(Owned::default());
     };
-    let mut rest =
-        Object::parse_again(raw.clone()).map_err(|_| BadMeta("`_meta` must be an object"))?;
+    let mut rest = meta.map_err(|_| BadMeta("`_meta` must be an object"))?;
     let progress_token = match rest.take(meta::PROGRESS_TOKEN) {
         None => None,
         // Spec, progress: tokens are strings or integers, like ids.

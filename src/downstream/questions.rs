@@ -59,7 +59,7 @@ impl Questions {
 
     /// Takes what a client answered.
     pub(super) fn settle(&self, answer: Answer) {
-        let Answer { id, outcome } = answer;
+        let Answer { id, outcome, .. } = answer;
         if let Some(id) = id.as_ref().and_then(Id::minted) {
             self.open.settle(id, outcome);
         }

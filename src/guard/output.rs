@@ -22,9 +22,11 @@ pub(super) fn check(method: Method, result: &Object) -> Result<(), Malformed> {
     match method {
         Method::GetPrompt => each(result, "messages", "`messages` is no array", message),
         Method::CallTool | Method::TaskResult if result.has("content") => {
-            each(result, "content", "`content` is no array", block)
+            each(result, "content", "`content` is no array", |it| block(&it))
         }
-        Method::ReadResource => each(result, "contents", "`contents` is no array", contents),
+        Method::ReadResource => {
+            each(result, "contents", "`contents` is no array", |it| contents(&it))
+        }
         _ => Ok(()),
     }
 }
@@ -33,25 +35,26 @@ fn each(
     object: &Object,
     member: &str,
     no_array: Malformed,
-    check: impl Fn(&Object) -> Result<(), Malformed>,
+    check: impl Fn(Object) -> Result<(), Malformed>,
 ) -> Result<(), Malformed> {
     object
         .get_elements(member)
         .ok_or(no_array)?
         .into_iter()
-        .try_for_each(|element| check(&read(element)?))
+        .try_for_each(|element| check(read(element)?))
 }
 
+/// Reads a message or a block of content.
 fn read(text: Bytes) -> Result<Object, Malformed> {
-    Object::parse_again(text).map_err(|_| "an element is no object")
+    Object::parse_again_along(text, &[&[b"\"content\""]]).map_err(|_| "an element is no object")
 }
 
-fn message(message: &Object) -> Result<(), Malformed> {
+fn message(mut message: Object) -> Result<(), Malformed> {
     match message.get_string("role").as_deref() {
         Some("user" | "assistant") => {}
         _ => return Err("a role is neither user nor assistant"),
     }
-    let content = message.get_object("content");
+    let content = message.take_object("content").and_then(Result::ok);
     block(&content.ok_or("a message's content is no object")?)
 }
 

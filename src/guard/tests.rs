@@ -208,7 +208,7 @@ async fn errors_are_looked_at_and_large_bodies_are_held() {
         let pieces = [Ok(Bytes::from("{\"a\":\"AK")), last];
         Outcome::Result(Body::Arriving(futures::stream::iter(pieces).boxed()))
     };
-    let read = Outcome::Result(Body::part(r#"{"a":"AKIA"}"#.into()));
+    let read = Outcome::Result(Body::part(r#"{"a":"AKIA"}"#.into(), None));
     assert_eq!(look(read).await, Ok(r#"{"a":"[redacted:key]"}"#.into()));
     let whole = arriving(Ok("IA\"}".into()));
     assert_eq!(look(whole).await, Ok(r#"{"a":"[redacted:key]"}"#.into()));

@@ -17,15 +17,20 @@ pub(super) enum Flaw {
     TooDeep,
 }
 
-/// A member of the object that a text is.
+/// A member of the object that a text is, or of one inside of it.
 #[derive(Debug, PartialEq)]
 pub(super) struct Found {
+    /// In how many objects its own one stands.
+    pub(super) level: usize,
     /// Its key, with the quotes.
     pub(super) key: Range<usize>,
     /// Whether anything in the key is written as an escape.
     pub(super) is_escaped: bool,
     pub(super) value: Range<usize>,
 }
+
+/// The keys, with the quotes, of members that are gone into: of the object itself, of those, and so on.
+pub(super) type Along<'a> = &'a [&'a [&'a [u8]]];
 
 /// A text that is passed over.
 pub(super) struct Scan<'a> {
@@ -51,25 +56,48 @@ impl<'a> Scan<'a> {
         Self { text, at: 0, depth: usize::MAX, has_controls: false, has_passed: true }
     }
 
-    /// Shows each member of the object that the text is.
-    pub(super) fn members(mut self, mut show: impl FnMut(Found)) -> Result<(), Flaw> {
+    /// Shows each member of the object that the text is. Of those whose keys, written without escapes, are among the first
+    /// of `along`, the members are shown before, and so on with the rest of `along`.
+    pub(super) fn members(
+        mut self,
+        along: Along<'_>,
+        mut show: impl FnMut(Found),
+    ) -> Result<(), Flaw> {
         self.white();
-        self.enter(b'{', 0)?;
-        if !self.leaves(b'}') {
-            loop {
-                let start = self.at;
-                let is_escaped = self.string()?;
-                let key = start..self.at;
-                self.colon()?;
-                let start = self.at;
-                self.value(1)?;
-                show(Found { key, is_escaped, value: start..self.at });
-                if !self.goes_on(b'}')? {
-                    break;
+        self.object(0, along, &mut show)?;
+        self.end()
+    }
+
+    fn object(
+        &mut self,
+        level: usize,
+        along: Along<'_>,
+        show: &mut impl FnMut(Found),
+    ) -> Result<(), Flaw> {
+        self.enter(b'{', level)?;
+        if self.leaves(b'}') {
+            return Ok(());
+        }
+        loop {
+            let start = self.at;
+            let is_escaped = self.string()?;
+            let key = start..self.at;
+            self.colon()?;
+            let start = self.at;
+            match along.split_first() {
+                Some((keys, along))
+                    if self.peek() == Some(b'{')
+                        && keys.iter().any(|name| self.text[key.clone()] == **name) =>
+                {
+                    self.object(level + 1, along, show)?;
                 }
+                _ => self.value(level + 1)?,
+            }
+            show(Found { level, key, is_escaped, value: start..self.at });
+            if !self.goes_on(b'}')? {
+                return Ok(());
             }
         }
-        self.end()
     }
 
     /// Shows the place of each element of the array that the text is.
@@ -356,7 +384,7 @@ mod tests {
 
     fn passes(text: &[u8]) -> bool {
         let mut members = 0;
-        Scan::begin(text, usize::MAX).members(|_| members += 1).is_ok()
+        Scan::begin(text, usize::MAX).members(&[], |_| members += 1).is_ok()
     }
 
     /// What the library makes of it, of which escapes and UTF-8 are not asked.
@@ -370,7 +398,8 @@ mod tests {
         for levels in [1, 2, 63, 64, 65, 127, 128, 129, 192, 193, 300, 100_000] {
             let (open, close) = ("[{\"a\":".repeat(levels), "}]".repeat(levels));
             let text = format!("{{\"a\":{open}1{close}}}");
-            let judged = |text: &str, depth| Scan::begin(text.as_bytes(), depth).members(|_| {});
+            let judged =
+                |text: &str, depth| Scan::begin(text.as_bytes(), depth).members(&[], |_| {});
             assert_eq!(judged(&text, 2 * levels + 1), Ok(()), "{levels}");
             assert_eq!(judged(&text, 2 * levels), Err(Flaw::TooDeep), "{levels}");
             let wrong = format!("{{\"a\":{open}1{}}}", "]}".repeat(levels));
@@ -437,7 +466,7 @@ mod tests {
             let text = if is_spread { serde_json::to_string_pretty(&whole) } else { serde_json::to_string(&whole) };
             let text = text.expect("a value is writable");
             let mut found = Vec::new();
-            Scan::begin(text.as_bytes(), usize::MAX).members(|member| found.push(member)).expect("an object");
+            Scan::begin(text.as_bytes(), usize::MAX).members(&[], |member| found.push(member)).expect("an object");
             let keys: Vec<_> = found.iter().map(|member| &text[member.key.clone()]).collect();
             prop_assert_eq!(keys, ["\"k\"", "\"l\""]);
             let read: serde_json::Value = serde_json::from_str(&text[found[0].value.clone()]).expect("a value");
@@ -447,11 +476,25 @@ mod tests {
             Scan::begin(list, usize::MAX).elements(|place| elements.push(place)).expect("an array");
             prop_assert_eq!(elements.len(), 1);
             let mut again = Vec::new();
-            Scan::again(text.as_bytes()).members(|member| again.push(member)).expect("an object");
-            prop_assert_eq!(again, found, "what has passed is passed in the same steps");
+            Scan::again(text.as_bytes()).members(&[], |member| again.push(member)).expect("an object");
+            prop_assert_eq!(&again, &found, "what has passed is passed in the same steps");
             let mut again = Vec::new();
             Scan::again(list).elements(|place| again.push(place)).expect("an array");
             prop_assert_eq!(again, elements);
+            // What is gone into is found as it would be by itself, and everything else where it was.
+            let mut along = Vec::new();
+            let both: Along<'_> = &[&[b"\"k\"", b"\"l\""], &[b"\"k\""]];
+            Scan::begin(text.as_bytes(), usize::MAX).members(both, |member| along.push(member)).expect("an object");
+            let own: Vec<_> = along.iter().filter(|member| member.level == 0).collect();
+            prop_assert_eq!(own, found.iter().collect::<Vec<_>>());
+            let mut inner = Vec::new();
+            let start = found[0].value.start;
+            if text[start..].starts_with('{') {
+                let part = &text.as_bytes()[found[0].value.clone()];
+                Scan::again(part).members(&[], |member| inner.push(member.key.start + start)).expect("an object");
+            }
+            let shown = along.iter().filter(|member| member.level == 1).map(|member| member.key.start);
+            prop_assert_eq!(shown.collect::<Vec<_>>(), inner);
             // And nothing that was cut off.
             prop_assert!(!passes(&text.as_bytes()[..cut.index(text.len())]));
         }

@@ -23,7 +23,6 @@ use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TaskNews;
 use crate::mcp::visits::Visits;
-use crate::rpc;
 
 /// A method that is answered by the upstream that owns an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -157,12 +156,15 @@ impl Client {
     pub fn new(id: &str, gone: CancellationToken) -> Self {
         let owner = Owner { name: id.into(), clients: 1 };
         let (tasks, visits) = (TaskNews::default(), Visits::default());
-        Self { id: id.into(), gone, is_several: false, owner, tasks, visits }
+        let id = Arc::clone(&owner.name);
+        Self { id, gone, is_several: false, owner, tasks, visits }
     }
 
-    /// All that comes under one name, where there are no sessions to tell one from another.
-    pub fn of_name(name: &str) -> Self {
-        Self { is_several: true, ..Self::new(name, CancellationToken::new()) }
+    /// All that comes under an owner's name, where there are no sessions to tell one from another.
+    pub fn all_of(owner: Owner) -> Self {
+        let id = Arc::clone(&owner.name);
+        let (gone, tasks, visits) = Default::default();
+        Self { id, gone, is_several: true, owner, tasks, visits }
     }
 
     /// The same, as one of this owner's.
@@ -295,15 +297,6 @@ pub enum Outcome {
     Error(Bytes),
 }
 
-impl From<rpc::Outcome> for Outcome {
-    fn from(outcome: rpc::Outcome) -> Self {
-        match outcome {
-            rpc::Outcome::Result(result) => Self::Result(Body::part(result)),
-            rpc::Outcome::Error(error) => Self::Error(error),
-        }
-    }
-}
-
 /// A payload: JSON text on one line.
 pub enum Body {
     /// All of it: an object, which has been read.
@@ -332,9 +325,12 @@ pub enum Uncollected {
 }
 
 impl Body {
-    /// A payload that is a part of a message that was read.
-    pub fn part(text: Bytes) -> Self {
-        Object::parse_again(text.clone()).map_or(Self::Whole(text), Self::Read)
+    /// A payload that is a part of a message that was read, perhaps along with it.
+    pub fn part(text: Bytes, read: Option<Object>) -> Self {
+        let line = json::on_one_line(text.clone());
+        let read = read.filter(|_| line.as_ptr() == text.as_ptr());
+        let read = read.map_or_else(|| Object::parse_again(line.clone()), Ok);
+        read.map_or(Self::Whole(line), Self::Read)
     }
 
     /// A payload that nobody has read.

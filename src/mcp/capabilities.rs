@@ -176,7 +176,7 @@ impl Settings {
     pub fn to_object(&self) -> Option<Object> {
         let mut object = Object::new();
         for (name, settings) in &self.0 {
-            object.set(name, settings.clone());
+            object.set(String::from(&**name), settings.clone());
         }
         Some(object).filter(|object| !object.is_empty())
     }

@@ -118,7 +118,7 @@ fn plain(schema: &Object) -> Option<Object> {
         return None;
     }
     for (name, long) in flags {
-        properties.set(&name, long);
+        properties.set(name, long);
     }
     let mut schema = schema.clone();
     schema.set("properties", properties.to_bytes());

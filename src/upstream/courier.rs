@@ -24,7 +24,7 @@ use super::events::{Events, Media, Oversize, media_type};
 use super::pool::{Arrival, NoResponse, Pool};
 use super::wire::{Failure, Sent};
 use crate::budget::Budget;
-use crate::rpc::Outcome;
+use crate::mcp::call::Outcome;
 
 /// How long a message that nobody waits for may take.
 const ASIDE: Duration = Duration::from_secs(5);

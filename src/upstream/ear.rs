@@ -24,6 +24,7 @@ use super::visits::Visits;
 use super::vitals::Vitals;
 use super::wire::{Failure, Honored, Outgoing};
 use crate::json::{self, Object};
+use crate::mcp::call::{Body, Outcome};
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
@@ -32,7 +33,7 @@ use crate::mcp::question::{Subject, VISIT_DONE};
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS, TaskOwner};
 use crate::rpc::pending::{Pending, Ticket};
-use crate::rpc::{self, Id, Invalid, Looks, Message, Notification, Outcome, Request};
+use crate::rpc::{self, Id, Invalid, Looks, Message, Notification, Request};
 
 /// How deep an upstream's message may nest: payloads are its own business, so this only keeps the
 /// reading of them bounded.
@@ -244,15 +245,17 @@ impl Ear {
         match message {
             Message::Answer(answer) => {
                 let broken = |text: &str| Err(Failure::Protocol(text.to_owned()));
-                let outcome = match answer.outcome {
-                    Outcome::Result(result) if !result.starts_with(b"{") => {
+                let outcome = match (answer.outcome, answer.result) {
+                    (rpc::Outcome::Result(text), _) if !text.starts_with(b"{") => {
                         broken("its result is no object")
                     }
-                    Outcome::Result(result) => Ok(Outcome::Result(json::on_one_line(result))),
-                    Outcome::Error(error) if !is_error(&error) => {
+                    (rpc::Outcome::Result(text), read) => {
+                        Ok(Outcome::Result(Body::part(text, read)))
+                    }
+                    (rpc::Outcome::Error(error), _) if !is_error(&error) => {
                         broken("its error lacks a code or a message")
                     }
-                    Outcome::Error(error) => Ok(Outcome::Error(json::on_one_line(error))),
+                    (rpc::Outcome::Error(error), _) => Ok(Outcome::Error(json::on_one_line(error))),
                 };
                 match answer.id.as_ref().map(Id::minted) {
                     // An id that we could not have minted is nobody's.
@@ -262,7 +265,7 @@ impl Ear {
                     }
                     Some(id) => {
                         match (&outcome, id) {
-                            (Ok(Outcome::Result(result)), _) => self.begun(id, result),
+                            (Ok(Outcome::Result(Body::Read(result))), _) => self.begun(id, result),
                             (Ok(Outcome::Error(error)), Some(id)) => {
                                 if let Some(notes) = self.notes_of(id) {
                                     self.visits.begin_all(error, &notes);
@@ -281,7 +284,7 @@ impl Ear {
     }
 
     /// Learns whose task a result names, before anything that the server says of it.
-    fn begun(&self, id: Option<u64>, result: &Bytes) {
+    fn begun(&self, id: Option<u64>, result: &Object) {
         let owner = id.and_then(|id| self.pending.beside(id, |side| side.tasks.clone()));
         if let Some(owner) = owner.flatten() {
             self.tasks.replied(result, owner);

@@ -161,7 +161,7 @@ impl Wire {
         headers: &HeaderMap,
     ) -> Option<Result<Outcome, Failure>> {
         self.send_back(std::mem::take(&mut heard.replies), headers);
-        heard.answer_to(id).map(|answer| answer.map(Outcome::from))
+        heard.answer_to(id)
     }
 
     /// Sends what the server is owed for its own requests.

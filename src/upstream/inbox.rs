@@ -69,7 +69,7 @@ impl Inbox {
 /// Waits for an answer that comes in on the shared stream; `None` if that has ended. Cancel-safe.
 pub(super) async fn answer(claim: &mut Claim) -> Option<Result<Answer, Failure>> {
     let settled = claim.await?;
-    Some(settled.map(|outcome| Answer { outcome: outcome.into(), headers: HeaderMap::new() }))
+    Some(settled.map(|outcome| Answer { outcome, headers: HeaderMap::new() }))
 }
 
 /// The number behind `"id":` in the beginning of an envelope.

@@ -82,7 +82,7 @@ where
         let mut responses = Object::new();
         for given in questions.all_answered().await {
             match response(&given) {
-                Ok(response) => responses.set(&given.key, response),
+                Ok(response) => responses.set(String::from(&*given.key), response),
                 Err(error) => {
                     let outcome = Outcome::Error(error);
                     return Ok(Reply { era: Era::Legacy, outcome });

@@ -11,8 +11,6 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use bytes::Bytes;
-
 use crate::json::Object;
 use crate::mcp::task::{TASK_ID, TaskOwner};
 
@@ -32,12 +30,11 @@ pub(super) struct Tasks {
 
 impl Tasks {
     /// Takes a reply to `owner` that may name one of its tasks.
-    pub(super) fn replied(&self, reply: &Bytes, owner: TaskOwner) {
-        if reply.len() > MAX_REPLY_BYTES {
+    pub(super) fn replied(&self, reply: &Object, owner: TaskOwner) {
+        if reply.text_bytes() > MAX_REPLY_BYTES {
             return;
         }
-        let Ok(result) = Object::parse_within(reply.clone(), usize::MAX) else { return };
-        let task = result.get_object("task").unwrap_or(result);
+        let task = reply.get_object("task").unwrap_or_else(|| reply.clone());
         let Some(id) = task.get_string(TASK_ID).filter(|id| id.len() <= MAX_ID_BYTES) else {
             return;
         };
@@ -89,6 +86,7 @@ fn is_over(task: &Object) -> bool {
 mod tests {
     use std::sync::Arc;
 
+    use bytes::Bytes;
     use futures::FutureExt;
 
     use super::*;
@@ -106,7 +104,7 @@ mod tests {
 
     fn begin(tasks: &Tasks, id: &str, news: &TaskNews) {
         let reply = format!(r#"{{"task":{{"taskId":"{id}","status":"working"}}}}"#);
-        tasks.replied(&reply.into(), owner(news));
+        tasks.replied(&object(&reply), owner(news));
     }
 
     fn tell(tasks: &Tasks, id: &str, status: &str) {
@@ -134,7 +132,7 @@ mod tests {
         // Whoever asks about it names it, too; one that is over has nothing to be told of.
         for (status, expected) in [("working", true), ("failed", false)] {
             let reply = format!(r#"{{"taskId":"a","status":"{status}"}}"#);
-            tasks.replied(&reply.into(), owner(&ann));
+            tasks.replied(&object(&reply), owner(&ann));
             tell(&tasks, "a", "working");
             assert_eq!(told(&ann).await.is_some(), expected);
         }
@@ -172,11 +170,11 @@ mod tests {
         drop(others);
         begin(&tasks, "last", &ann);
         assert_eq!(tasks.known.lock().expect("a lock").len(), 1);
-        for odd in ["[]", "{}", r#"{"taskId":7}"#, r#"{"task":{"taskId":null}}"#] {
-            tasks.replied(&odd.into(), owner(&ann));
+        for odd in ["{}", r#"{"taskId":7}"#, r#"{"task":{"taskId":null}}"#] {
+            tasks.replied(&object(odd), owner(&ann));
         }
         let long = format!(r#"{{"taskId":"{}"}}"#, "x".repeat(MAX_ID_BYTES + 1));
-        tasks.replied(&long.into(), owner(&ann));
+        tasks.replied(&object(&long), owner(&ann));
         assert_eq!(tasks.known.lock().expect("a lock").len(), 1);
     }
 }

@@ -262,7 +262,7 @@ fn array(elements: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     [b"[", elements.join(&b","[..]).as_slice(), b"]"].concat()
 }
 
-fn set_if_any(object: &mut Object, member: &str, text: Option<&str>) {
+fn set_if_any(object: &mut Object, member: &'static str, text: Option<&str>) {
     if let Some(text) = text {
         object.set(member, json::quote(text));
     }

@@ -22,7 +22,7 @@ pub(super) fn required(questions: &[Question], state: Option<&str>) -> Bytes {
         let mut request = Object::new();
         request.set("method", json::quote(question.subject.method()));
         request.set("params", question.params.to_bytes());
-        requests.set(&question.key, request.to_bytes());
+        requests.set(String::from(&*question.key), request.to_bytes());
     }
     let mut result = Object::new();
     result.set("resultType", INPUT_REQUIRED);

@@ -65,7 +65,7 @@ impl Dialect {
     }
 
     /// Keeps a listen open whose filter names in `member` what is wanted.
-    async fn keep(&self, wire: Wire, interest: &Interest, member: &str) -> String {
+    async fn keep(&self, wire: Wire, interest: &Interest, member: &'static str) -> String {
         let mut news = interest.news();
         interest.begin_anew();
         let mut current: Option<Listen<'_>> = None;
@@ -157,7 +157,7 @@ impl Dialect {
         &'a self,
         wire: &'a Wire,
         interest: &Interest,
-        member: &str,
+        member: &'static str,
         names: HashSet<Arc<str>>,
         old: &mut Option<Listen<'a>>,
     ) -> Opened<'a> {

@@ -1,0 +1,192 @@
+//! From a text to an [`Object`], and to those inside of it that are read in the same pass.
+//!
+//! Knows nothing of: which members those are.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::de::IgnoredAny;
+
+use super::scan::{self, Flaw, Scan};
+use super::{Along, Key, MAX_MEMBERS, Malformed, Member, Object, Text, str_in};
+
+/// Room for the members of a message without asking for more.
+const USUAL_MEMBERS: usize = 6;
+
+/// An object whose end has not been seen yet.
+#[derive(Default)]
+struct Open {
+    members: Vec<Member>,
+    along: Option<Box<Along>>,
+    refused: Option<Malformed>,
+}
+
+/// Reads the object that a text is, which `scan` begins to pass over.
+pub(super) fn object(
+    text: Bytes,
+    scan: Scan<'_>,
+    depth: usize,
+    along: scan::Along<'_>,
+) -> Result<Object, Malformed> {
+    let mut outer = Open { members: Vec::with_capacity(USUAL_MEMBERS), ..Open::default() };
+    // By their levels, of which the outer one is no part.
+    let mut inner: Vec<Open> = Vec::new();
+    let read = scan.members(along, |found| {
+        // What has ended just now is this member's value.
+        let below = if inner.len() > found.level { inner.pop() } else { None };
+        let open = match found.level.checked_sub(1) {
+            None => &mut outer,
+            Some(place) => {
+                while inner.len() <= place {
+                    inner.push(Open::default());
+                }
+                &mut inner[place]
+            }
+        };
+        if let Some(Open { members, along, refused: None }) = below {
+            open.along = Some(Box::new(Along::at(&text, found.value.clone(), members, along)));
+        }
+        if open.refused.is_none() {
+            open.refused = add(&text, &mut open.members, found).err();
+        }
+    });
+    match (read, outer.refused) {
+        (Ok(()), None) => {
+            Ok(Object { text, members: outer.members, changed: false, along: outer.along })
+        }
+        (Err(Flaw::TooDeep), _) => Err(Malformed::TooDeep(depth)),
+        (Err(Flaw::Syntax), _) => Err(malformed(&text)),
+        (Ok(()), Some(refused)) => Err(refused),
+    }
+}
+
+impl Along {
+    /// The object at this place of `text`, whose members' places are still those in `text`.
+    fn at(
+        text: &Bytes,
+        place: Range<usize>,
+        mut members: Vec<Member>,
+        mut along: Option<Box<Self>>,
+    ) -> Self {
+        let shift = |range: &mut Range<usize>| {
+            *range = range.start - place.start..range.end - place.start;
+        };
+        for Member { key, value } in &mut members {
+            if let Key::At(range) | Key::Escaped(range, _) = key {
+                shift(range);
+            }
+            if let Text::At(range) = value {
+                shift(range);
+            }
+        }
+        if let Some(along) = &mut along {
+            shift(&mut along.place);
+        }
+        let text = text.slice(place.clone());
+        Self { place, object: Object { text, members, changed: false, along } }
+    }
+}
+
+/// Adds a member that was found in `text`.
+fn add(text: &Bytes, members: &mut Vec<Member>, found: scan::Found) -> Result<(), Malformed> {
+    if members.len() == MAX_MEMBERS {
+        return Err(Malformed::Members(format!("more than {MAX_MEMBERS} members in one object")));
+    }
+    let key = match found.is_escaped {
+        false => Key::At(found.key),
+        true => {
+            let meant = serde_json::from_slice(&text[found.key.clone()]);
+            Key::Escaped(found.key, meant.map_err(|bad| Malformed::Syntax(bad.to_string()))?)
+        }
+    };
+    let meant = key.meant(text);
+    if members.iter().any(|member| member.key.meant(text) == meant) {
+        let name = str_in(meant);
+        return Err(Malformed::Members(format!("member {name:?} stands twice")));
+    }
+    members.push(Member { key, value: Text::At(found.value) });
+    Ok(())
+}
+
+/// Why a text that is no object is none, in the words of the library that tells the place.
+#[cold]
+fn malformed(text: &[u8]) -> Malformed {
+    match serde_json::from_slice::<IgnoredAny>(text) {
+        Ok(_) => Malformed::NotAnObject,
+        Err(error) => Malformed::Syntax(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALONG: scan::Along<'_> = &[&[b"\"params\"", b"\"result\""], &[b"\"_meta\""]];
+
+    fn along(text: &str) -> Object {
+        Object::parse_along(text.to_owned().into(), 64, ALONG).expect(text)
+    }
+
+    #[test]
+    fn what_is_read_along_is_what_is_read_by_itself() {
+        for params in [
+            "{}",
+            r#"{"_meta":{}}"#,
+            r#"{ "a" : 1.0 , "_meta" : { "x" : [ {} ] , "\u0079": "\ud83d\ude00" } , "é": "ü" }"#,
+            r#"{"_meta":{"_meta":{"a":1},"params":{}},"params":{"b":2}}"#,
+            r#"{"_meta":[],"z":{"_meta":{}}}"#,
+        ] {
+            let mut object = along(&format!(r#"{{"id": 7, "params": {params}, "x": "params"}}"#));
+            assert_eq!(object.get("x"), Some("\"params\""));
+            let alone = Object::parse(params.to_owned()).expect("an object");
+            for _ in 0..2 {
+                let got = object.get_object("params").expect("an object");
+                let taken = object.take_object("params").expect("it is there").expect("an object");
+                for mut read in [got, taken] {
+                    assert_eq!(read, alone);
+                    assert_eq!(read.to_bytes(), params);
+                    assert!(read.keys().eq(alone.keys()));
+                    for key in alone.keys() {
+                        assert_eq!(read.get(key), alone.get(key));
+                    }
+                    assert_eq!(read.get_object("_meta"), alone.get_object("_meta"));
+                    let own = read.take_object("_meta").map(Result::ok);
+                    assert_eq!(own, alone.clone().take_object("_meta").map(Result::ok));
+                    assert_eq!(read.to_bytes(), params, "the member stays");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_set_since_is_what_is_there() {
+        let mut object = along(r#"{"params":{"a":1}}"#);
+        object.set("params", r#"{"b":2}"#);
+        assert!(object.get_object("params").expect("an object").has("b"));
+        assert!(object.take_object("params").expect("it is there").expect("an object").has("b"));
+        let mut object = along(r#"{"result":{"a":1}}"#);
+        object.take("result");
+        assert_eq!(object.get_object("result"), None);
+        assert!(object.take_object("result").is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_inside_is_left_for_whoever_asks_for_it() {
+        let mut object = along(r#"{"params":{"a":1,"a":2},"id":1}"#);
+        assert_eq!(object.get("id"), Some("1"));
+        assert_eq!(object.get_object("params"), None);
+        let refused = object.take_object("params").expect("it is there");
+        assert!(matches!(refused, Err(Malformed::Members(_))));
+        let meta = along(r#"{"params":{"_meta":{"a":1,"a":2},"b":3}}"#);
+        let params = meta.get_object("params").expect("an object");
+        assert_eq!((params.get("b"), params.get_object("_meta")), (Some("3"), None));
+        // Of two only the latest is kept, and the other is read when it is asked for.
+        let both = along(r#"{"params":{"a":1},"result":{"b":2}}"#);
+        assert!(both.get_object("params").expect("an object").has("a"));
+        assert!(both.get_object("result").expect("an object").has("b"));
+        // No deeper than allowed, whatever is gone into.
+        let deep = Bytes::from_static(br#"{"params":{"_meta":{"a":{}}}}"#);
+        assert!(Object::parse_along(deep.clone(), 4, ALONG).is_ok());
+        assert_eq!(Object::parse_along(deep, 3, ALONG), Err(Malformed::TooDeep(3)));
+    }
+}
