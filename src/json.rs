@@ -362,8 +362,9 @@ pub fn quote(text: &str) -> Bytes {
 }
 
 fn write_quoted(out: &mut Vec<u8>, text: &str) {
-    // Most are names, in which there is nothing to escape.
-    if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+    // Most are names, in which there is nothing to escape. Without an early end the bytes are looked at many at a time.
+    let is_plain = |byte: u8| (byte >= b' ') & (byte != b'"') & (byte != b'\\');
+    if text.bytes().fold(true, |all, byte| all & is_plain(byte)) {
         out.push(b'"');
         out.extend_from_slice(text.as_bytes());
         out.push(b'"');

@@ -51,6 +51,7 @@ pub(super) fn jsonrpc(bytes: &[u8]) {
             match message {
                 Message::Request(it) => {
                     assert_eq!((Some(&*it.method), Some(it.id)), (method.as_deref(), id));
+                    read_along(&it.params, "_meta");
                     assert_eq!(members_of(&it.params), params.flatten().unwrap_or_default().0);
                 }
                 Message::Notification(it) => {
@@ -60,6 +61,9 @@ pub(super) fn jsonrpc(bytes: &[u8]) {
                 Message::Answer(it) => {
                     assert_eq!((get("method"), it.id), (None, id));
                     assert!(get("result").is_some() != get("error").is_some(), "{text:?}");
+                    let result = get("result").map(|raw| Object::parse(raw.to_owned()));
+                    let result = result.and_then(Result::ok).map(|alone| members_of(&alone));
+                    assert_eq!(it.result.map(|read| members_of(&read)), result);
                 }
             }
         }
@@ -74,6 +78,13 @@ pub(super) fn jsonrpc(bytes: &[u8]) {
             assert!(!is_good, "refused ({invalid}): {text:?}");
         }
     }
+}
+
+/// A member that may have been read along with its object is what it is by itself.
+fn read_along(object: &Object, member: &str) {
+    let alone = object.get_bytes(member).and_then(|raw| Object::parse(raw).ok());
+    let read = object.get_object(member);
+    assert_eq!(read.map(|it| members_of(&it)), alone.map(|it| members_of(&it)));
 }
 
 fn members_of(object: &Object) -> Vec<(String, String)> {
