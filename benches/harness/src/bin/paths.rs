@@ -121,7 +121,11 @@ fn view() -> Arc<View> {
     };
     for name in &names {
         let items = (0..100).map(tool).collect();
-        catalog.publish(name, Kind::Tool, Snapshot { items, fresh_until: None, is_private: false, cut: None });
+        catalog.publish(
+            name,
+            Kind::Tool,
+            Snapshot { items, fresh_until: None, is_private: false, cut: None },
+        );
     }
     let role: Arc<dyn Filter> = Arc::new(Role(Rules::new(&["*"], &["hub/secret_*"])));
     catalog.view("role", &role).borrow().clone()
