@@ -413,7 +413,7 @@ async fn f32_however_a_line_is_cut_it_is_one_message() {
         let noise = ["\r", "", r#"{"jsonrpc":"2.0","method":"notifications/x"}"#];
         let fault = json!({ "piece": piece, "before": noise, "after": noise });
         let (outcome, _) = weir.call("a", fault).await;
-        assert_eq!(outcome.result()["content"][0]["text"], "a:1", "pieces of {piece}");
+        assert_eq!(outcome.result()["content"][0]["text"], "a:one", "pieces of {piece}");
     }
     // Half a message, and the end.
     let (outcome, _) = weir.call("a", json!({ "cut": 20 })).await;
