@@ -110,8 +110,7 @@ impl Object {
         if !text.is_ascii() {
             std::str::from_utf8(&text).map_err(|bad| Malformed::Syntax(bad.to_string()))?;
         }
-        let scan = Scan::begin(&text, depth);
-        read::object(text.clone(), scan, depth, along)
+        read::object(text, Some(depth), along)
     }
 
     /// Reads the object in a text that was read before as JSON, or is a part of one that was: by quotes and brackets
@@ -123,7 +122,7 @@ impl Object {
     /// The same, and values inside of it as [`Object::parse_along`] does.
     pub fn parse_again_along(text: Bytes, along: &[&[&[u8]]]) -> Result<Self, Malformed> {
         debug_assert!(serde_json::from_slice::<IgnoredAny>(&text).is_ok(), "{text:?} is no JSON");
-        read::object(text.clone(), Scan::again(&text), usize::MAX, along)
+        read::object(text, None, along)
     }
 
     /// An object without members.

@@ -21,13 +21,13 @@ struct Open {
     refused: Option<Malformed>,
 }
 
-/// Reads the object that a text is, which `scan` begins to pass over.
+/// Reads the object that a text is, at most `depth` levels deep; without one the text has passed before.
 pub(super) fn object(
     text: Bytes,
-    scan: Scan<'_>,
-    depth: usize,
+    depth: Option<usize>,
     along: scan::Along<'_>,
 ) -> Result<Object, Malformed> {
+    let scan = depth.map_or_else(|| Scan::again(&text), |depth| Scan::begin(&text, depth));
     let mut outer = Open { members: Vec::with_capacity(USUAL_MEMBERS), ..Open::default() };
     // By their levels, of which the outer one is no part.
     let mut inner: Vec<Open> = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn object(
         (Ok(()), None) => {
             Ok(Object { text, members: outer.members, changed: false, along: outer.along })
         }
-        (Err(Flaw::TooDeep), _) => Err(Malformed::TooDeep(depth)),
+        (Err(Flaw::TooDeep), _) => Err(Malformed::TooDeep(depth.unwrap_or(usize::MAX))),
         (Err(Flaw::Syntax), _) => Err(malformed(&text)),
         (Ok(()), Some(refused)) => Err(refused),
     }

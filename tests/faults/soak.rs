@@ -94,8 +94,7 @@ async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_n
     close(&accounts, lists.load(Ordering::Relaxed), &weather, [calm, end]);
     let behind: Vec<_> = samples.iter().filter(|(at, _)| *at >= time / 4).collect();
     eprintln!("soak: memory changes by {:.1} MiB an hour, once warm", growth(&behind));
-    let warm =
-        samples.iter().find(|(at, _)| *at >= time / 4).map_or(end, |(_, occupied)| *occupied);
+    let warm = behind.first().map_or(end, |(_, occupied)| *occupied);
     assert!(
         end.resident_bytes <= warm.resident_bytes + SPARE_BYTES,
         "{} bytes, {} when warm",

@@ -98,6 +98,7 @@ impl Weir {
     pub(crate) async fn call(&self, upstream: &str, fault: Value) -> (Outcome, Duration) {
         let mut client = self.client(Revision::MODERN).await;
         let begin = Instant::now();
+        // No ledger's, which are numbers.
         let arguments = json!({ "nonce": "one", "fault": fault.to_string() });
         (client.call(upstream, arguments).await, begin.elapsed())
     }
