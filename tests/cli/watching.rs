@@ -71,7 +71,7 @@ impl Terminal {
         let start = Instant::now();
         loop {
             let parser = self.screen.lock().expect("nobody panics here");
-            let text = parser.screen().contents();
+            let text = rows(parser.screen());
             if expected(parser.screen(), &text) {
                 return text;
             }
@@ -115,6 +115,14 @@ fn size(rows: u16, columns: u16) -> Winsize {
     Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
+/// What is on the screen, row by row. The emulator itself goes on with a row in the next one for as long as something
+/// wrapped there, which may have been drawn for another size.
+fn rows(screen: &vt100::Screen) -> String {
+    let (_, columns) = screen.size();
+    let rows: Vec<_> = screen.rows(0, columns.get()).map(|row| row.trim_end().to_owned()).collect();
+    rows.join("\n").trim_end().to_owned()
+}
+
 const FLEET: &str = "[upstreams.house]\nprompts_dir = \"prompts\"\n\
     [upstreams.gone-and-with-a-rather-long-name]\nurl = \"http://127.0.0.1:1/mcp\"\n";
 
@@ -138,15 +146,19 @@ fn top_tells_what_is_wrong_on_a_terminal_of_any_size() {
     assert!(text.lines().count() <= 24 && text.contains("refused"), "{text}");
     for (rows, columns) in [(50, 200), (10, 40), (5, 20), (24, 80)] {
         terminal.resize(rows, columns);
+        // What was drawn for another size stands there for a moment, and has no line that is cut at this one's edge.
+        let is_cut =
+            |line: &str| line.ends_with('…') && line.chars().count() == usize::from(columns);
         let is_drawn = |text: &str| match columns {
             200 => text.contains("Connection refused (os error 111); again in"),
             80 => text.contains("err/s"),
-            _ => text.lines().next().is_some_and(|line| line.starts_with("weir ")),
+            _ => text.lines().any(is_cut),
         };
-        // What was drawn for another size stands there for a moment.
+        // A line that is too long would have pushed down those below it.
         let fits = |text: &str| {
-            let is_narrow = text.lines().all(|line| line.chars().count() <= columns.into());
-            is_narrow && text.lines().count() <= rows.into()
+            let head: Vec<_> = text.lines().take(3).collect();
+            matches!(head[..], [first, second, third] if first.starts_with("weir ")
+                && second.starts_with("0 connections") && third.contains(" MiB  "))
         };
         terminal.wait_for(|_, text| is_drawn(text) && fits(text));
     }
