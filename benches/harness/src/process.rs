@@ -5,6 +5,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long one that is asked to end may take.
+const GOODBYE: Duration = Duration::from_secs(5);
 
 /// A program that runs until this is dropped.
 pub(crate) struct Process {
@@ -38,9 +42,14 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         use rustix::process::{Pid, Signal, kill_process_group};
-        if let Some(group) = Pid::from_raw(self.child.id() as i32) {
-            let _ = kill_process_group(group, Signal::KILL);
+        let Some(group) = Pid::from_raw(self.child.id() as i32) else { return };
+        // What was built to count where it goes writes that down when it ends by itself.
+        let _ = kill_process_group(group, Signal::TERM);
+        let begin = Instant::now();
+        while self.lives() && begin.elapsed() < GOODBYE {
+            std::thread::sleep(Duration::from_millis(5));
         }
+        let _ = kill_process_group(group, Signal::KILL);
         let _ = self.child.wait();
     }
 }
