@@ -122,12 +122,17 @@ impl Running {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "it does not answer".to_owned(),
             };
-            let lives = self.process.as_mut().is_none_or(Process::lives);
-            if !lives || begin.elapsed() > STARTUP {
+            if !self.process.as_mut().is_none_or(Process::lives) {
                 let said = std::fs::read_to_string(&self.errors).unwrap_or_default();
                 let said: Vec<_> = said.lines().rev().take(3).collect();
-                let ended = if lives { "" } else { " (it ended)" };
-                return Err(io::Error::other(format!("{because}{ended}: {}", said.join(" / "))));
+                return Err(io::Error::other(format!(
+                    "{because} (it ended): {}",
+                    said.join(" / ")
+                )));
+            }
+            // Who lives has said himself why not.
+            if begin.elapsed() > STARTUP {
+                return Err(io::Error::other(because));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
