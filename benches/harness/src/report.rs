@@ -65,7 +65,7 @@ const LIMITS: &str = "
 What the numbers do not show: load, gateway and fixture share the processors of one machine, so throughput is that of all three together, and a
 cheaper gateway leaves more to the others; the network is the loopback interface, without TLS; the fixture answers at once, so a gateway's cost is as large beside
 it as it can be; one run on one machine. Ratios within the run hold better than absolute figures. Processor time is utime and stime of the
-gateway's processes, without those of upstreams; memory is the sum of their peaks, with what they share counted for each.
+gateway's processes, without those of upstreams (what a change costs, less than a tick, is what their threads ran); memory is the sum of their peaks, with what they share counted for each.
 ";
 
 #[cfg(test)]

@@ -86,6 +86,8 @@ pub(crate) fn checked(results: &Results) -> Vec<Goal> {
     add("list-200: throughput to nginx".into(), AtLeast(1.0), is);
     add("stdio-32: CPU µs a call".into(), AtMost(20.0), median("stdio-32", "weir", "cpu_us"));
     add("fanout-200: all told, ms".into(), AtMost(4.0), median("fanout-200", "weir", "told_ms"));
+    let is = ratio("fanout-200", "cpu_ms", "weir", "nginx");
+    add("fanout-200: CPU to nginx".into(), AtMost(1.0), is);
     let is = median("fanout-10000", "weir", "told_ms");
     add("fanout-10000: all told, ms".into(), AtMost(1_000.0), is);
     let is = median("fanout-10000", "weir", "kib_each");

@@ -65,7 +65,7 @@ async fn measure(
         bench.say(&format!("{name}: {subject}: change {} of {}", turn + 1, bench.turns));
         // A client is told of a kind at most once a second.
         tokio::time::sleep(Duration::from_millis(1_500)).await;
-        let cpu = process::cpu_seconds(&processes);
+        let cpu = process::cpu_of_threads(&processes);
         let mut waiting = JoinSet::new();
         for mut stream in open.drain(..) {
             waiting.spawn(async move {
@@ -92,7 +92,7 @@ async fn measure(
         note("told_ms", last.saturating_sub(from) as f64 / 1e6);
         note("changed_to_told_ms", last.saturating_sub(begin) as f64 / 1e6);
         if !processes.is_empty() {
-            note("cpu_ms", (process::cpu_seconds(&processes) - cpu) * 1e3);
+            note("cpu_ms", (process::cpu_of_threads(&processes) - cpu) * 1e3);
         }
     }
     Ok(())
