@@ -71,7 +71,7 @@ impl Terminal {
         let start = Instant::now();
         loop {
             let parser = self.screen.lock().expect("nobody panics here");
-            let text = rows(parser.screen());
+            let text = row_by_row(parser.screen());
             if expected(parser.screen(), &text) {
                 return text;
             }
@@ -117,7 +117,7 @@ fn size(rows: u16, columns: u16) -> Winsize {
 
 /// What is on the screen, row by row. The emulator itself goes on with a row in the next one for as long as something
 /// wrapped there, which may have been drawn for another size.
-fn rows(screen: &vt100::Screen) -> String {
+fn row_by_row(screen: &vt100::Screen) -> String {
     let (_, columns) = screen.size();
     let rows: Vec<_> = screen.rows(0, columns.get()).map(|row| row.trim_end().to_owned()).collect();
     rows.join("\n").trim_end().to_owned()

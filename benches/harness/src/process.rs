@@ -7,9 +7,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long one that is asked to end may take.
-const GOODBYE: Duration = Duration::from_secs(5);
-
 /// A program that runs until this is dropped.
 pub(crate) struct Process {
     child: Child,
@@ -130,3 +127,6 @@ pub(crate) fn forget_peak(processes: &[u32]) {
         let _ = fs::write(format!("/proc/{number}/clear_refs"), "5");
     }
 }
+
+/// How long one that is asked to end may take.
+const GOODBYE: Duration = Duration::from_secs(5);
