@@ -196,7 +196,8 @@ impl House {
         app.gateway().listed().await;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        app.spawn_door(http::accept_loop(listener, None, PLACES, Arc::clone(app.door())));
+        let (doors, workers) = (Arc::clone(app.door()), Arc::default());
+        app.spawn_door(http::accept_loop(listener, None, PLACES, doors, workers));
         let mut clients = Vec::new();
         for number in 0..CONNECTIONS {
             // Each has keys that no other has. A session has one.

@@ -51,11 +51,11 @@ mod waiting;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+use crate::downstream::http::LAST_TASKS;
 use crate::moment;
 use failure::Failure;
 use output::Color;
@@ -185,9 +185,7 @@ fn unparsed(message: &clap::Error, json: bool) -> Result<(), Failure> {
 fn start(command: Command) -> Result<(), Failure> {
     threads::try_all()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| {
-        Failure::Unreachable(format!("the threads could not be started: {error}"))
-    })?;
+    let runtime = runtime.map_err(threads::not_started)?;
     let ended = runtime.block_on(async {
         match command {
             Command::Serve(args) => serve::run(args).await,
@@ -223,6 +221,3 @@ fn start(command: Command) -> Result<(), Failure> {
 async fn stoppable(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     Signals::new()?.end(command).await
 }
-
-/// How long the tasks that are left may take to be dropped.
-const LAST_TASKS: Duration = Duration::from_millis(250);

@@ -346,7 +346,7 @@ impl Guest {
         self.call(&target, call).await
     }
 
-    async fn call(&self, target: &catalog::Target, mut call: Call) -> Result<Went, Fault> {
+    async fn call(&self, target: &catalog::Target, mut call: Box<Call>) -> Result<Went, Fault> {
         self.record_sending().await?;
         let name = &target.upstream;
         let may_name_a_task = call.method == Method::CallTool || call.method.is_about_a_task();

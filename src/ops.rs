@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::Audit;
+use crate::downstream::http::Workers;
 use crate::downstream::origin::AllowedHost;
 use crate::downstream::{self, Doors};
 use crate::gateway::Gateway;
@@ -53,6 +54,8 @@ pub struct Settings {
     pub audit: Audit,
     /// What became of the last reload.
     pub reloads: Arc<Reloads>,
+    /// Who serves clients' connections.
+    pub workers: Arc<Workers>,
 }
 
 /// Everything that is looked at.

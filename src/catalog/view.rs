@@ -176,10 +176,10 @@ impl View {
         let of_topic = Kind::ALL.into_iter().filter(|kind| kind.topic() == topic);
         of_topic.map(Kind::index).any(|at| {
             let (new, old) = (&self.tables[at], &older.tables[at]);
-            // Every stream asks: what has not changed is the same `Arc`, and nothing is copied.
+            // Every stream asks: what has not changed is the same `Arc`, table or row, and nothing is copied.
             let [new_rows, old_rows] =
                 [new, old].map(|table| table.rows().iter().filter(|row| row.is_for(form)));
-            !same_table(new, old) && !new_rows.eq(old_rows)
+            !Arc::ptr_eq(new, old) && !new_rows.eq(old_rows)
         })
     }
 

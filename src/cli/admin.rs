@@ -85,6 +85,7 @@ pub(super) fn settings(
         endpoint: endpoint.to_owned(),
         audit,
         reloads: Arc::default(),
+        workers: Arc::default(),
     }
 }
 

@@ -13,10 +13,10 @@ use super::handover::{self, Start};
 use super::house::{ConfigArgs, Loaded, options};
 use super::reloading::{self, Hangups};
 use super::signals::{self, Signals};
-use super::{descriptors, output, sealing, supervision};
+use super::{descriptors, output, sealing, supervision, threads};
 use crate::app::App;
 use crate::config::{self, Config};
-use crate::downstream::http::{self, Socket, tls::Tls};
+use crate::downstream::http::{self, Socket, Workers, tls::Tls};
 use crate::ops;
 use crate::upstream::host::Host;
 
@@ -63,10 +63,12 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let for_operators = operators.as_ref().map(|listener| listener.as_fd().try_clone_to_owned());
     let for_operators = for_operators.transpose().map_err(not_usable)?;
     let reloads = Arc::default();
+    let workers = Arc::new(Workers::start(threads::workers()).map_err(threads::not_started)?);
     let audit = log.as_ref().map(|(audit, _)| audit.clone()).unwrap_or_default();
     let operators = operators.map(|listener| {
         let settings = ops::Settings {
             reloads: Arc::clone(&reloads),
+            workers: Arc::clone(&workers),
             ..super::admin::settings(&config, &listener, file.as_deref(), &endpoint, audit)
         };
         let told = super::admin::tell(&config, &listener, file.as_deref());
@@ -87,7 +89,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         let listed = tokio::time::timeout(LISTED, app.gateway().listed());
         let _ = signals.end(async { Ok(listed.await) }).await?;
     }
-    app.spawn_door(http::accept_loop(socket.clone(), tls, places, Arc::clone(app.door())));
+    let doors = Arc::clone(app.door());
+    app.spawn_door(http::accept_loop(socket.clone(), tls, places, doors, Arc::clone(&workers)));
     let sse =
         config.protocol.legacy_sse.then(|| format!("{scheme}://{address}{}", http::STREAM_PATH));
     info!(%endpoint, sse, upstreams = config.upstreams.len(), "ready");

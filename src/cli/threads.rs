@@ -3,6 +3,7 @@
 //! The runtime panics where it cannot start one. So they are tried before, all at a time, and what is in the way is told
 //! in words.
 
+use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, available_parallelism};
 
@@ -11,9 +12,20 @@ use super::failure::Failure;
 /// How many are wanted beside those that do the work: what waits for the disk, starts children and listens to signals.
 const BESIDE: usize = 10;
 
+/// How many serve connections.
+pub(super) fn workers() -> usize {
+    available_parallelism().map_or(1, usize::from)
+}
+
+/// Tells why there are not as many as are needed.
+pub(super) fn not_started(error: io::Error) -> Failure {
+    Failure::Unreachable(format!("the threads could not be started: {error}"))
+}
+
 /// Starts as many as are wanted, and lets them end again. Takes less than a millisecond.
 pub(super) fn try_all() -> Result<(), Failure> {
-    let wanted = available_parallelism().map_or(1, usize::from) + BESIDE;
+    // As many again are the house's own: its lists, children's pipes, operators.
+    let wanted = 2 * workers() + BESIDE;
     let gate = Arc::new(RwLock::new(()));
     let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
     let begin = |_| {

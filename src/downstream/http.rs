@@ -20,6 +20,7 @@ mod routes;
 mod streams;
 pub mod tls;
 mod wire;
+mod workers;
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -46,6 +47,7 @@ pub use protection::Protection;
 pub use routes::Route;
 use tls::Tls;
 use wire::Wire;
+pub use workers::{LAST_TASKS, Workers};
 
 /// What is known of a connection's other end.
 #[derive(Debug, Clone)]

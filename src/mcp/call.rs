@@ -247,8 +247,8 @@ impl Ask {
         })
     }
 
-    /// Turns the ask into a call to the upstream that knows the item as `own`.
-    pub fn call(self, own: &str, caller: Caller) -> Call {
+    /// Turns the ask into a call to the upstream that knows the item as `own`. Boxed: it goes from step to step.
+    pub fn call(self, own: &str, caller: Caller) -> Box<Call> {
         let mut params = self.params;
         // URIs are the same on both sides; leaving them alone leaves the bytes alone.
         if *self.key != *own {
@@ -262,7 +262,7 @@ impl Ask {
                 params.set("name", json::quote(own));
             }
         }
-        Call { method: self.method, subject: own.into(), params, caller }
+        Box::new(Call { method: self.method, subject: own.into(), params, caller })
     }
 }
 

@@ -95,7 +95,8 @@ impl Numbers {
             upstream_took,
             sessions: meters.sessions.read(),
             findings,
-            tasks: Handle::try_current().map_or(0, |it| it.metrics().num_alive_tasks() as u64),
+            tasks: (Handle::try_current().map_or(0, |it| it.metrics().num_alive_tasks())
+                + ops.settings.workers.tasks()) as u64,
             process: Process::look(),
             status: Status::of(ops),
         }

@@ -90,7 +90,7 @@ impl fmt::Debug for Asks {
 
 // === Running ===
 
-/// A call under way.
+/// A call under way. Boxed, since it goes from hand to hand.
 pub(super) struct Running {
     pub(super) work: BoxFuture<'static, Result<Reply, Failed>>,
     /// Whether the work runs in a task of its own.
@@ -120,7 +120,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Goes on until there is a reply, or something to be asked.
-    pub(super) async fn go_on(mut self) -> Result<Called, Error> {
+    pub(super) async fn go_on(mut self: Box<Self>) -> Result<Called, Error> {
         if let Some(done) = self.done.take() {
             return self.finish(done);
         }
@@ -167,13 +167,13 @@ impl Running {
     }
 
     /// Begins to wait for the client's answers.
-    fn wait(mut self, questions: Vec<Question>, place: OwnedSemaphorePermit) -> Asks {
+    fn wait(mut self: Box<Self>, questions: Vec<Question>, place: OwnedSemaphorePermit) -> Asks {
         self.turn = None;
         self.meter.answered();
         if !self.is_on_its_own {
             self.set_on_its_own();
         }
-        Asks { questions, running: Box::new(self), since: Instant::now(), place }
+        Asks { questions, running: self, since: Instant::now(), place }
     }
 
     /// Runs the work beside whoever holds the call: nobody may come for as long as a user thinks, and an
@@ -248,12 +248,12 @@ impl Running {
     }
 
     /// Ends the call without a reply.
-    fn fail(self, failed: Failed) -> Result<Called, Error> {
+    fn fail(self: Box<Self>, failed: Failed) -> Result<Called, Error> {
         self.meter.failed(&failed);
         Err(failed.error)
     }
 
-    fn finish(mut self, done: Result<Reply, Failed>) -> Result<Called, Error> {
+    fn finish(mut self: Box<Self>, done: Result<Reply, Failed>) -> Result<Called, Error> {
         let mut reply = match done {
             Ok(reply) => reply,
             Err(failed) => {

@@ -272,14 +272,14 @@ impl Upstream {
     }
 
     /// Sends a call, once. Dropping the future cancels it.
-    pub async fn call(&self, call: Call) -> Result<Called, Error> {
+    pub async fn call(&self, call: Box<Call>) -> Result<Called, Error> {
         let counting = self.shared.calls.begin(call.method);
         let called = self.carry_out(call).await;
         counting.end(&called);
         called
     }
 
-    async fn carry_out(&self, call: Call) -> Result<Called, Error> {
+    async fn carry_out(&self, call: Box<Call>) -> Result<Called, Error> {
         let mut meter = Meter::new(&self.shared.vitals);
         let (in_use, turn) = match self.admit(&mut meter).await {
             Ok(admitted) => admitted,
@@ -296,7 +296,7 @@ impl Upstream {
         let work = self.clone().send(call, questions.clone(), sent.clone()).boxed();
         let shared = &self.shared;
         let (timeouts, turns) = (shared.settings.timeouts, Arc::clone(&shared.turns));
-        let running = Running {
+        let running = Box::new(Running {
             work,
             is_on_its_own: false,
             tasks: shared.tasks.clone(),
@@ -313,7 +313,7 @@ impl Upstream {
             turns,
             turn: Some(turn),
             asking: Arc::clone(&shared.asking),
-        };
+        });
         running.go_on().await
     }
 
@@ -362,9 +362,14 @@ impl Upstream {
         self.shared.interest.tasks().join(own, Listener::Task(task), owner, in_use).await
     }
 
-    async fn send(self, call: Call, questions: Questions, sent: Sent) -> Result<Reply, Failed> {
+    async fn send(
+        self,
+        call: Box<Call>,
+        questions: Questions,
+        sent: Sent,
+    ) -> Result<Reply, Failed> {
         let settings = &self.shared.settings;
-        let (call, questions, sent) = (&call, &questions, &sent);
+        let (call, questions, sent) = (&*call, &questions, &sent);
         let done = self.with_connection(Some(&call.caller), |connection| async move {
             connection.call(call, questions, sent, settings).await
         });

@@ -9,15 +9,19 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::Bytes;
+use futures::task::AtomicWaker;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use tokio::runtime::{Handle, Id};
 use tokio::task::coop::unconstrained;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
@@ -31,6 +35,8 @@ const BUFFER_BYTES: usize = 64 * 1024;
 pub(super) struct Lease {
     sender: SendRequest<Full<Bytes>>,
     link: Link,
+    /// Whose thread hears of its bytes.
+    home: Id,
 }
 
 type Wired = Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
@@ -39,6 +45,9 @@ type Wired = Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
 struct Link {
     /// `None` once it has ended.
     connection: Option<Box<Wired>>,
+    bell: Arc<Bell>,
+    /// The same, as what is polled knows it.
+    waker: Waker,
     stopped: Pin<Box<WaitForCancellationFutureOwned>>,
     /// It ended because it was told to.
     is_cut: bool,
@@ -56,7 +65,15 @@ impl Lease {
             .await?;
         let stopped = Box::pin(stop.cancelled_owned());
         let connection = Some(Box::new(connection));
-        Ok(Self { sender, link: Link { connection, stopped, is_cut: false } })
+        let bell = Arc::<Bell>::default();
+        let waker = Waker::from(Arc::clone(&bell));
+        let link = Link { connection, bell, waker, stopped, is_cut: false };
+        Ok(Self { sender, link, home: Handle::current().id() })
+    }
+
+    /// The runtime in which it was opened; used from another one, each of its bytes would wake two threads.
+    pub(super) fn home(&self) -> Id {
+        self.home
     }
 
     /// Whether it can carry nothing any more, as far as anybody has looked.
@@ -82,7 +99,8 @@ impl Lease {
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
         // Without a budget of its own: one that was used up would have to wake somebody.
-        let mut response = pin!(unconstrained(self.sender.try_send_request(request)));
+        let (response, _) = self.link.bell.held(|| self.sender.try_send_request(request));
+        let mut response = pin!(unconstrained(response));
         poll_fn(|cx| {
             self.link.poll_on(cx);
             response.as_mut().poll(&mut deaf())
@@ -97,12 +115,17 @@ impl Lease {
     ) -> Option<Result<Frame<Bytes>, String>> {
         let frame = poll_fn(|cx| {
             // What is there goes first: the connection brings no more before it is taken.
-            let there = Pin::new(&mut *body).poll_frame(&mut deaf());
+            let mut poll = || Pin::new(&mut *body).poll_frame(&mut deaf());
+            let (there, _) = self.link.bell.held(&mut poll);
             if there.is_ready() {
                 return there;
             }
             self.link.poll_on(cx);
-            Pin::new(&mut *body).poll_frame(&mut deaf())
+            let (there, has_rung) = self.link.bell.held(poll);
+            if there.is_pending() && has_rung {
+                cx.waker().wake_by_ref();
+            }
+            there
         });
         match frame.await {
             // To hyper a body is at its end when its connection is dropped.
@@ -117,6 +140,8 @@ impl Link {
     fn poll_on(&mut self, cx: &mut Context<'_>) {
         let Some(connection) = &mut self.connection else { return };
         self.is_cut = self.stopped.as_mut().poll(cx).is_ready();
+        self.bell.task.register(cx.waker());
+        let cx = &mut Context::from_waker(&self.waker);
         let ended = if self.is_cut { Poll::Ready(Ok(())) } else { Pin::new(connection).poll(cx) };
         if let Poll::Ready(ended) = ended {
             if let Err(error) = ended {
@@ -127,8 +152,120 @@ impl Link {
     }
 }
 
-/// For what the connection alone can bring on: it is polled before that, with the true waker, so nothing has to wake the
+/// Wakes the task that uses a connection.
+///
+/// What hands a request to the connection, or asks it for more, wakes whoever drives it. Here that is the same task,
+/// which goes on with the connection anyway: woken all the same it would be polled once more for nothing, with all that
+/// a call has around it.
+#[derive(Default)]
+struct Bell {
+    task: AtomicWaker,
+    /// One of the three below.
+    state: AtomicU8,
+}
+
+const FREE: u8 = 0;
+const HELD: u8 = 1;
+const RUNG: u8 = 2;
+
+impl Bell {
+    /// Does something without waking anybody; tells, too, whether somebody would have been woken. Where that is of no
+    /// use to the caller, the connection is polled next, or it has what it waited for.
+    fn held<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
+        self.state.store(HELD, Ordering::Release);
+        let done = work();
+        (done, self.state.swap(FREE, Ordering::AcqRel) == RUNG)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // What comes from elsewhere meanwhile is held as well.
+        let held = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+            (state != FREE).then_some(RUNG)
+        });
+        if held.is_err() {
+            self.task.wake();
+        }
+    }
+}
+
+/// For what the connection alone can bring on: it is polled beside that, and rings its own bell, so nothing has to wake the
 /// same task a second time.
 fn deaf() -> Context<'static> {
     Context::from_waker(Waker::noop())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Task(AtomicUsize);
+
+    impl Task {
+        fn woken(&self) -> usize {
+            self.0.swap(0, Ordering::Relaxed)
+        }
+    }
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    async fn opened() -> (Lease, DuplexStream) {
+        let (ours, server) = duplex(64 * 1024);
+        let lease = Lease::open(Box::new(ours), CancellationToken::new()).await;
+        (lease.expect("a connection"), server)
+    }
+
+    /// Reads the request and says this.
+    async fn say(server: &mut DuplexStream, text: &str) {
+        let read = server.read(&mut [0; 1_024]).await.expect("a request");
+        assert!(read > 0);
+        server.write_all(text.as_bytes()).await.expect("room");
+    }
+
+    #[tokio::test]
+    async fn a_task_is_woken_by_what_comes_and_not_by_what_it_does_itself() {
+        let (mut lease, mut server) = opened().await;
+        let task = Arc::<Task>::default();
+        let waker = Waker::from(Arc::clone(&task));
+        let cx = &mut Context::from_waker(&waker);
+        assert!(lease.is_ready().await);
+        let mut body = {
+            let mut sending = pin!(lease.send(Request::new(Full::new("q".into()))));
+            assert!(sending.as_mut().poll(cx).is_pending());
+            assert_eq!(task.woken(), 0);
+            say(&mut server, "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nok").await;
+            assert_eq!(task.woken(), 1);
+            let Poll::Ready(Ok(response)) = sending.as_mut().poll(cx) else {
+                panic!("there is a response");
+            };
+            response.into_body()
+        };
+        let mut next = |lease: &mut Lease| {
+            let frame = pin!(lease.frame(&mut body)).poll(cx);
+            frame.map(|frame| frame.map(|frame| frame.expect("ok").into_data().expect("data")))
+        };
+        assert_eq!(next(&mut lease), Poll::Ready(Some("ok".into())));
+        assert_eq!(task.woken(), 0);
+        assert_eq!(next(&mut lease), Poll::Pending);
+        server.write_all(b"!!").await.expect("room");
+        assert_eq!(task.woken(), 1);
+        assert_eq!(next(&mut lease), Poll::Ready(Some("!!".into())));
+        assert_eq!(next(&mut lease), Poll::Ready(None));
+        assert_eq!(task.woken(), 0);
+    }
 }

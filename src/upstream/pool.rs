@@ -1,7 +1,8 @@
 //! HTTP/1.1 connections to one server, used again where that is safe.
 //!
 //! Promises: a connection is pooled only after its response was read to the end and was no refusal; one whose response
-//! is dropped earlier is closed at once, so that the server notices. A request goes out a second time only
+//! is dropped earlier is closed at once, so that the server notices. A connection is used by the runtime alone in which it
+//! was opened, so that what comes over it wakes no other thread. A request goes out a second time only
 //! if hyper hands it back unsent, or if it is a GET that broke on a connection kept from before. No redirect is followed.
 //!
 //! Knows nothing of: what requests and responses hold.
@@ -14,6 +15,7 @@ use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::header::HeaderMap;
 use hyper::{Method, Request, Response, Uri};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -47,7 +49,7 @@ struct Shared {
     url: Uri,
     /// How long connecting may take.
     connect: Duration,
-    /// How many connections may idle; further ones are closed after use.
+    /// How many connections may idle.
     most: usize,
     idle: Mutex<Idle>,
     tasks: TaskTracker,
@@ -176,10 +178,12 @@ fn keep_alive(headers: &HeaderMap) -> Duration {
 }
 
 impl Shared {
+    /// One of this runtime, the most recently used first.
     fn take_idle(&self) -> Option<Lease> {
+        let (now, here) = (Instant::now(), Handle::current().id());
         let mut idle = self.idle();
-        let now = Instant::now();
-        while let Some((lease, until)) = idle.leases.pop() {
+        while let Some(at) = idle.leases.iter().rposition(|(lease, _)| lease.home() == here) {
+            let (lease, until) = idle.leases.remove(at);
             if until > now && !lease.is_closed() {
                 return Some(lease);
             }
@@ -187,13 +191,16 @@ impl Shared {
         None
     }
 
-    /// Keeps a connection for as long as it may idle, if there is room.
+    /// Keeps a connection for as long as it may idle, in the place of the one that was used least recently if there is no
+    /// other: that may be of a runtime that needs it no more.
     fn keep(self: &Arc<Self>, lease: Lease, time: Duration) {
         let mut idle = self.idle();
-        let is_full = idle.leases.len() >= self.most;
         // After the end of all nobody would look after it.
-        if time.is_zero() || lease.is_closed() || is_full || self.stop.is_cancelled() {
+        if time.is_zero() || lease.is_closed() || self.most == 0 || self.stop.is_cancelled() {
             return;
+        }
+        if idle.leases.len() >= self.most {
+            idle.leases.remove(0);
         }
         idle.leases.push((lease, Instant::now() + time));
         if !idle.is_swept {
@@ -318,6 +325,7 @@ mod tests {
     use futures::FutureExt;
     use futures::future::BoxFuture;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::runtime::Builder;
     use tokio::sync::mpsc;
 
     use super::*;
@@ -351,11 +359,15 @@ mod tests {
 
     impl World {
         fn new() -> Self {
+            Self::keeping(32)
+        }
+
+        fn keeping(most: usize) -> Self {
             let (sender, servers) = mpsc::unbounded_channel();
             let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
             let url = Uri::from_static("http://server/mcp");
             let pool =
-                Pool::new(Arc::new(Wired(sender)), url, 32, IDLE, tasks.clone(), stop.clone());
+                Pool::new(Arc::new(Wired(sender)), url, most, IDLE, tasks.clone(), stop.clone());
             Self { pool, servers, tasks, stop }
         }
 
@@ -414,6 +426,33 @@ mod tests {
         // Over another one.
         let server = exchange(&mut world).await;
         drop(server);
+        world.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_used_again_only_by_the_runtime_in_which_it_was_opened() {
+        let mut world = World::new();
+        let server = exchange(&mut world).await;
+        let elsewhere = Builder::new_current_thread().build().expect("a runtime");
+        let entered = elsewhere.enter();
+        assert!(world.pool.shared.take_idle().is_none());
+        drop(entered);
+        assert!(world.pool.shared.take_idle().is_some());
+        elsewhere.shutdown_background();
+        drop(server);
+        world.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_back_takes_the_place_of_the_one_that_was_used_least_recently() {
+        let mut world = World::keeping(1);
+        let first = exchange(&mut world).await;
+        let lease = world.pool.shared.take_idle().expect("the first one");
+        let mut second = exchange(&mut world).await;
+        world.pool.shared.keep(lease, IDLE);
+        assert_eq!(second.read(&mut [0]).await.expect("an end"), 0);
+        assert!(world.pool.shared.take_idle().is_some());
+        drop(first);
         world.finish().await;
     }
 

@@ -49,6 +49,9 @@ const SOON: Duration = Duration::from_secs(10);
 const MAX_OVERSIZED: u32 = 2;
 const A_WHILE: Duration = Duration::from_secs(60);
 
+/// As much as a pipe holds is written together, and the rest of a line.
+const TOGETHER_BYTES: usize = 64 * 1024;
+
 /// How much of a line that is no message is quoted.
 const MAX_QUOTED_CHARS: usize = 200;
 
@@ -77,12 +80,12 @@ struct Shared {
 /// A line for the child, and the place of a request, which is free once the line is written.
 struct Outbound {
     line: Bytes,
-    _place: Option<OwnedSemaphorePermit>,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl From<Bytes> for Outbound {
     fn from(line: Bytes) -> Self {
-        Self { line, _place: None }
+        Self { line, place: None }
     }
 }
 
@@ -170,7 +173,7 @@ impl Wire {
         let place = shared.outbox.reserve().await.map_err(|_| unsent())?;
         let claim = shared.ear.enter(&request).ok_or_else(unsent)?;
         request.sent.begin();
-        place.send(Outbound { line: request.write(claim.id()), _place: unread.ok() });
+        place.send(Outbound { line: request.write(claim.id()), place: unread.ok() });
         let mut open = Open { claim, farewell };
         let answer = inbox::answer(&mut open.claim).await;
         answer.unwrap_or_else(|| Err(Failure::Broke(self.shared.life.reason())))
@@ -310,8 +313,8 @@ impl Reader {
     }
 }
 
-/// Writes lines until the wire closes or the child reads no more. Never waits for anything but the
-/// child.
+/// Writes lines until the wire closes or the child reads no more, those together that wait together. Never waits for
+/// anything but the child.
 async fn write(
     mut stdin: Box<dyn AsyncWrite + Send + Unpin>,
     mut lines: mpsc::Receiver<Outbound>,
@@ -319,11 +322,17 @@ async fn write(
     broken: CancellationToken,
 ) {
     let work = async {
-        // Its place is held until it is written.
-        while let Some(Outbound { line, _place }) = lines.recv().await {
-            let mut framed = BytesMut::with_capacity(line.len() + 1);
-            framed.extend_from_slice(&line);
-            framed.extend_from_slice(b"\n");
+        while let Some(first) = lines.recv().await {
+            let mut framed = BytesMut::with_capacity(first.line.len() + 1);
+            // Held until they are written.
+            let mut places = Vec::new();
+            let mut next = Some(first);
+            while let Some(Outbound { line, place }) = next {
+                framed.extend_from_slice(&line);
+                framed.extend_from_slice(b"\n");
+                places.extend(place);
+                next = if framed.len() < TOGETHER_BYTES { lines.try_recv().ok() } else { None };
+            }
             stdin.write_all(&framed).await?;
             stdin.flush().await?;
         }
@@ -333,5 +342,58 @@ async fn write(
     if let Some(Err(error)) = closing.run_until_cancelled(work).await {
         tracing::debug!(%error, "the child reads no more");
         broken.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use super::*;
+
+    /// Tells of each write by itself.
+    struct Stdin(mpsc::UnboundedSender<Bytes>);
+
+    impl AsyncWrite for Stdin {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            let _ = self.0.send(Bytes::copy_from_slice(bytes));
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_that_wait_are_written_together_but_not_behind_as_much_as_a_pipe_holds() {
+        let ((written, mut writes), (outbox, lines)) =
+            (mpsc::unbounded_channel(), mpsc::channel(8));
+        let places = Arc::new(Semaphore::new(1));
+        let place = Arc::clone(&places).try_acquire_owned().ok();
+        let large = Bytes::from("x".repeat(TOGETHER_BYTES));
+        let first = Outbound { line: Bytes::from_static(b"a"), place };
+        let others = [Bytes::from_static(b"b"), large.clone(), Bytes::from_static(b"c")];
+        for line in [first].into_iter().chain(others.map(Outbound::from)) {
+            outbox.try_send(line).expect("room");
+        }
+        drop(outbox);
+        let token = CancellationToken::new();
+        write(Box::new(Stdin(written)), lines, token.clone(), token).await;
+        let expected = [b"a\nb\n".as_slice(), &large, b"\n"].concat();
+        assert_eq!(writes.recv().await.expect("a write"), expected);
+        assert_eq!(writes.recv().await.expect("another"), "c\n");
+        assert!(writes.recv().await.is_none());
+        assert_eq!(places.available_permits(), 1);
     }
 }

@@ -284,8 +284,8 @@ pub(super) fn discovered() -> Value {
 }
 
 /// A call of the tool `t` by a client of this revision, and where its notes go if it wants them.
-pub(super) fn call(revision: Revision) -> Call {
-    Call {
+pub(super) fn call(revision: Revision) -> Box<Call> {
+    Box::new(Call {
         method: CallMethod::CallTool,
         subject: "t".into(),
         params: Object::parse(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"x":1}}"#)
@@ -296,7 +296,7 @@ pub(super) fn call(revision: Revision) -> Call {
             capabilities: capabilities::OWN.into(),
             ..Caller::plain(revision)
         },
-    }
+    })
 }
 
 /// What a call was answered with.

@@ -326,7 +326,8 @@ async fn f13_who_is_back_is_asked_again_within_five_seconds() {
         let connections = lab.evil(name).times("connect") - connected;
         eprintln!("F-13: {revision} is back after {took:?}, {connections} connections");
         assert!(took < Duration::from_millis(5_500), "{took:?}");
-        assert!(connections <= 5, "no herd of them: {connections}");
+        // Those that the house itself asks over are not for callers: each thread has its own.
+        assert!(connections <= 6, "no herd of them: {connections}");
         weir.stop().await;
     }))
     .await;

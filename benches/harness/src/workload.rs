@@ -30,10 +30,12 @@ pub(crate) struct Bench {
 }
 
 /// All of them: how each is called, and what it is.
-pub(crate) const ALL: [(&str, &str); 13] = [
+pub(crate) const ALL: [(&str, &str); 15] = [
     ("get-1k", "prompts/get of 1 KiB, both eras, 1, 32 and 256 connections"),
     ("call-1k", "tools/call of 1 KiB, both eras, 1, 32 and 256 connections"),
+    ("get-256k", "prompts/get of 256 KiB, 8 connections"),
     ("call-256k", "tools/call of 256 KiB, 8 connections"),
+    ("get-1m", "prompts/get of 1 MiB, 8 connections"),
     ("call-1m", "tools/call of 1 MiB, 8 connections"),
     ("stdio", "tools/call of 1 KiB of a server over stdio, 32 connections"),
     ("mixed", "tools/call of 1 KiB, client and server of different eras, 32 connections"),

@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::tls::Tls;
+use super::workers::Workers;
 use super::{serve_connection, serve_secured};
 use crate::downstream::Doors;
 
@@ -77,8 +78,8 @@ impl AsFd for Socket {
     }
 }
 
-/// Accepts connections until the house closes, and serves each on a task of its own, so many at a time; further ones
-/// wait in the kernel.
+/// Accepts connections until the house closes, and lets `workers` serve each on a task of its own, so many at a time;
+/// further ones wait in the kernel.
 ///
 /// Never ends on an error: what accepting can fail with passes (a client that left, no free file
 /// descriptors), so it waits and tries again.
@@ -87,6 +88,7 @@ pub async fn accept_loop(
     tls: Option<Arc<Tls>>,
     places: usize,
     doors: Arc<Doors>,
+    workers: Arc<Workers>,
 ) {
     let socket = socket.into();
     // What is the same under every configuration; who held more would hold the first one for good.
@@ -101,7 +103,7 @@ pub async fn accept_loop(
         let ending = stop.clone();
         tasks.spawn(async move { tls.watch(&ending).await });
     }
-    let begin = |stream, place| begin(&tasks, &doors, tls.clone(), stream, place);
+    let begin = |stream, place| begin(&tasks, &workers, &doors, tls.clone(), stream, place);
     let mut spare = Spare::new();
     let mut pause = FIRST_PAUSE;
     loop {
@@ -143,6 +145,7 @@ pub async fn accept_loop(
 /// Serves a connection on a task of its own.
 fn begin(
     tasks: &TaskTracker,
+    workers: &Workers,
     doors: &Arc<Doors>,
     tls: Option<Arc<Tls>>,
     stream: TcpStream,
@@ -155,15 +158,20 @@ fn begin(
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%peer, %error, "small answers may be late");
     }
-    let serving = Arc::clone(doors);
-    tasks.spawn(async move {
+    // The runtime that accepted it would go on to hear of its bytes.
+    let Ok(stream) = stream.into_std() else { return };
+    let (serving, at) = (Arc::clone(doors), workers.place());
+    let runtime = at.runtime().clone();
+    let serving = async move {
+        let Ok(stream) = TcpStream::from_std(stream) else { return };
         match tls {
             None => serve_connection(serving, stream, Some(peer)).await,
             // Boxed: the task of a connection without TLS would be as large.
             Some(tls) => serve_secured(serving, &tls, stream, peer).boxed().await,
         }
-        drop(place);
-    });
+        drop((place, at));
+    };
+    tasks.spawn_on(serving, &runtime);
 }
 
 /// A file descriptor that is kept for when there are no others.

@@ -163,7 +163,8 @@ async fn who_has_no_place_waits_and_nobody_is_accepted_when_the_house_closes() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     let door = Arc::clone(&world.door);
-    let accepting = world.door.now().tasks.spawn(accept_loop(listener, None, 1, door));
+    let accepting =
+        world.door.now().tasks.spawn(accept_loop(listener, None, 1, door, Arc::default()));
     let connect = || async {
         let io = TcpStream::connect(address).await.expect("the kernel takes it");
         Client { io: Box::new(io), read: Vec::new() }

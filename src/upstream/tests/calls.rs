@@ -143,7 +143,7 @@ pub(super) async fn in_all_cells(
 pub(super) struct Running(pub(super) tokio::task::JoinHandle<Result<String, Error>>);
 
 impl Running {
-    pub(super) fn start(world: &World, call: Call) -> Self {
+    pub(super) fn start(world: &World, call: Box<Call>) -> Self {
         let upstream = world.upstream.clone();
         Self(world.tasks.spawn(async move { Ok(payload(upstream.call(call).await?).await) }))
     }
@@ -700,7 +700,7 @@ async fn f28_behind_sixty_four_that_are_not_read_a_call_is_refused_after_a_secon
     let large = || {
         let text = format!(r#"{{"name":"t","arguments":{{"a":"{}"}}}}"#, "x".repeat(100_000));
         let params = Object::parse(bytes::Bytes::from(text)).expect("params");
-        Call { params, ..call(LEGACY) }
+        Box::new(Call { params, ..*call(LEGACY) })
     };
     let waiting: Vec<_> = (0..64).map(|_| Running::start(&world, large())).collect();
     let start = Instant::now();

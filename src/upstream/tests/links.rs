@@ -35,8 +35,8 @@ fn known(id: &str, caller: Caller) -> Caller {
     Caller { client: Client::new(id, CancellationToken::new()), ..caller }
 }
 
-fn of(caller: Caller) -> Call {
-    Call { caller, ..call(Revision::NEWEST_LEGACY) }
+fn of(caller: Caller) -> Box<Call> {
+    Box::new(Call { caller, ..*call(Revision::NEWEST_LEGACY) })
 }
 
 /// Begins a call.

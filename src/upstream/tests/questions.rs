@@ -32,7 +32,7 @@ struct Cell {
 struct Running(JoinHandle<Result<Called, Error>>);
 
 impl Running {
-    fn start(world: &World, call: Call) -> Self {
+    fn start(world: &World, call: Box<Call>) -> Self {
         let upstream = world.upstream.clone();
         Self(world.tasks.spawn(async move { upstream.call(call).await }))
     }
@@ -54,8 +54,8 @@ fn able(revision: Revision) -> Caller {
     call(revision).caller
 }
 
-fn by(caller: Caller) -> Call {
-    Call { caller, ..call(LEGACY) }
+fn by(caller: Caller) -> Box<Call> {
+    Box::new(Call { caller, ..*call(LEGACY) })
 }
 
 fn question(id: &str, method: &str, params: &Value) -> Value {
@@ -86,7 +86,7 @@ fn asked(called: Result<Called, Error>) -> Asks {
 }
 
 impl Cell {
-    async fn open(over: Over, call: Call) -> Self {
+    async fn open(over: Over, call: Box<Call>) -> Self {
         let (world, server, running) = match over {
             Over::Stdio => {
                 let (world, mut peer) = World::opened(alone(over, &call.caller), Era::Legacy).await;
@@ -1106,7 +1106,7 @@ async fn f_37_what_a_modern_server_may_not_ask_ends_the_call_at_once() {
 async fn a_completion_cannot_ask_anybody() {
     for revision in [LEGACY, MODERN] {
         let (world, mut peer) = World::stdio(Era::Modern).await;
-        let complete = Call { method: Method::Complete, ..by(able(revision)) };
+        let complete = Box::new(Call { method: Method::Complete, ..*by(able(revision)) });
         let running = Running::start(&world, complete);
         let request = peer.read().await;
         let requests = json!({ "q": {"method": "roots/list"} });

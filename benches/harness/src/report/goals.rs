@@ -74,12 +74,15 @@ pub(crate) fn checked(results: &Results) -> Vec<Goal> {
         let is = ratio(name, "per_s", "weir", "nginx");
         add(format!("{name}: throughput to nginx"), AtLeast(0.7), is);
     }
-    let is = ratio("call-1m", "per_s", "weir", "nginx");
-    add("call-1m: throughput to nginx".into(), AtLeast(0.95), is);
-    let peak = |name| median(name, "weir", "peak_mib");
-    let is = peak("call-1m").zip(peak("call-256k")).map(|(large, small)| large / small);
-    // Four times the size: a tenth more is what an allocator makes of it.
-    add("call-1m: peak memory to that of call-256k".into(), AtMost(1.1), is);
+    for ask in ["get", "call"] {
+        let (large, small) = (format!("{ask}-1m"), format!("{ask}-256k"));
+        let is = ratio(&large, "per_s", "weir", "nginx");
+        add(format!("{large}: throughput to nginx"), AtLeast(0.95), is);
+        let peak = |name| median(name, "weir", "peak_mib");
+        let is = peak(&large).zip(peak(&small)).map(|(large, small)| large / small);
+        // Four times the size: a tenth more is what an allocator makes of it.
+        add(format!("{large}: peak memory to that of {small}"), AtMost(1.1), is);
+    }
     let is = ratio("list-one", "per_s", "weir", "direct");
     add("list-one: throughput to direct".into(), AtLeast(0.9), is);
     let is = ratio("list-200", "per_s", "weir", "nginx");

@@ -88,12 +88,15 @@ fn groups() -> Vec<Group> {
         }
         groups.push(group);
     }
-    for (name, bytes) in [("call-256k", 256 << 10), ("call-1m", 1 << 20)] {
-        let mut group = base(Era::Modern, Era::Modern, bytes);
-        (group.fixture.prompts, group.fixture.tools) = (1, 2);
-        group.subjects = NO_PYTHON;
-        group.cells.push(cell(name, Ask::Call, 8));
-        groups.push(group);
+    // Each by itself: what one leaves with the allocator would be the next one's memory.
+    for (size, bytes) in [("256k", 256 << 10), ("1m", 1 << 20)] {
+        for (what, ask) in [("get", Ask::Get), ("call", Ask::Call)] {
+            let mut group = base(Era::Modern, Era::Modern, bytes);
+            (group.fixture.prompts, group.fixture.tools) = (1, 2);
+            group.subjects = NO_PYTHON;
+            group.cells.push(cell(&format!("{what}-{size}"), ask, 8));
+            groups.push(group);
+        }
     }
     let mut stdio = base(Era::Modern, Era::Modern, 1 << 10);
     (stdio.is_stdio, stdio.subjects) = (true, &[Subject::Weir, Subject::WeirPolicy]);
