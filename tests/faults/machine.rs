@@ -295,6 +295,8 @@ enum Start {
     Ready,
     /// One line that holds this, and an exit code.
     Refused(&'static str),
+    /// Either, as it happens.
+    ReadyOrRefused(&'static str),
 }
 
 /// A folder that others may read, with a configuration, a prompt, and the program.
@@ -339,13 +341,13 @@ async fn starts(what: &str, line: &str, expected: Start) {
     };
     let told = || std::fs::read_to_string(&told).unwrap_or_default();
     match (expected, end) {
-        (Start::Ready, None) => {
+        (Start::Ready | Start::ReadyOrRefused(_), None) => {
             kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
             let status = tokio::task::spawn_blocking(move || child.wait()).await.unwrap().unwrap();
             assert!(status.success(), "{what}: {status}, {}", told());
             assert!(!told().contains("panicked"), "{what}: {}", told());
         }
-        (Start::Refused(text), Some(status)) => {
+        (Start::Refused(text) | Start::ReadyOrRefused(text), Some(status)) => {
             let (told, code) = (told(), status.code());
             assert!(code.is_some_and(|code| (1..64).contains(&code)), "{what}: {status}, {told}");
             assert!(told.contains(text) && told.lines().count() == 1, "{what}: {told}");
@@ -378,7 +380,13 @@ async fn f99_in_each_of_ten_odd_surroundings_it_starts_or_refuses_in_one_line() 
         ("a small stack", "ulimit -s 256; exec weir", Start::Ready),
         ("few descriptors", "ulimit -n 32; exec weir", Start::Ready),
         ("hardly any descriptors", "ulimit -n 8; exec weir", Start::Refused("Too many open files")),
-        ("little address space", "ulimit -v 200000; exec weir", Start::Ready),
+        // The system's allocator takes 64 MiB of addresses for a thread if it gets them, and what is left is enough for the
+        // stacks of the other threads or is not: that depends on which of them comes first.
+        (
+            "little address space",
+            "ulimit -v 200000; exec weir",
+            Start::ReadyOrRefused("the threads could not be started"),
+        ),
     ] {
         starts(what, line, expected).await;
     }
