@@ -10,6 +10,7 @@
 //!
 //! Knows nothing of: the catalog, policy, protocol eras, codes, and who asks.
 
+mod abridged;
 mod arguments;
 mod hidden;
 mod output;
@@ -23,16 +24,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 
-use crate::budget::Allowance;
+use crate::budget::{Allowance, Growing, NoRoom};
 use crate::json::{self, Malformed, Object};
 use crate::mcp::arguments::Declared;
-use crate::mcp::call::{Body, Method, Outcome, Reply, Uncollected};
+use crate::mcp::call::{Body, Broken, Method, Outcome, Reply, Uncollected};
 use crate::mcp::item::{Flaw, Item};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::question::REQUEST_STATE;
 
+use abridged::{Abridged, WINDOW_BYTES};
 pub use arguments::BadArguments;
 pub use redact::{BadPattern, Pattern};
 pub use tally::Counts;
@@ -310,19 +314,25 @@ impl fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Looks at the reply, which has to be whole for it; tells what was found in what is passed on.
+    /// Looks at the reply, and tells what was found in what is passed on: before it returns or, of a result that passes as
+    /// it arrives, at the end of that. Where something may have to be rewritten or refused a result has to be whole for it.
     pub async fn look(
-        &self,
+        self,
         reply: Reply,
         allowed: &Allowance,
-    ) -> Result<(Reply, Findings), Unfit> {
+        tell: impl FnOnce(Findings) + Send + 'static,
+    ) -> Result<Reply, Unfit> {
         let Reply { era, outcome } = reply;
         let body = match outcome {
+            Outcome::Result(Body::Arriving(pieces)) if self.only_tells() => {
+                let pieces = self.read_along(pieces, Growing::new(&allowed.budget), tell);
+                return Ok(Reply { era, outcome: Outcome::Result(Body::Arriving(pieces)) });
+            }
             Outcome::Result(body) => body,
             Outcome::Error(error) => {
                 let (new, findings) = self.judge(&error, None)?;
-                let outcome = Outcome::Error(new.unwrap_or(error));
-                return Ok((Reply { era, outcome }, findings));
+                tell(findings);
+                return Ok(Reply { era, outcome: Outcome::Error(new.unwrap_or(error)) });
             }
         };
         let (text, read) = match body {
@@ -338,7 +348,50 @@ impl Watch {
             (None, Ok(object)) => Body::Read(object),
             (None, Err(_)) => Body::Whole(text),
         };
-        Ok((Reply { era, outcome: Outcome::Result(body) }, findings))
+        tell(findings);
+        Ok(Reply { era, outcome: Outcome::Result(body) })
+    }
+
+    /// Whether nothing of a reply is rewritten or refused, whatever is found in it.
+    fn only_tells(&self) -> bool {
+        self.output != Output::Refuse
+            && matches!(self.hidden_text, HiddenText::Pass | HiddenText::Flag)
+            && self.post.rules.redact.is_empty()
+    }
+
+    /// The pieces of a result, with somebody who reads along and judges it at its end. If there is no room for what that
+    /// takes, the result ends there.
+    fn read_along(
+        self,
+        pieces: BoxStream<'static, Result<Bytes, Broken>>,
+        growing: Growing,
+        tell: impl FnOnce(Findings) + Send + 'static,
+    ) -> BoxStream<'static, Result<Bytes, Broken>> {
+        let abridged = Abridged::new(WINDOW_BYTES, self.hidden_text);
+        let reader = Some((self, abridged, growing, tell));
+        stream::unfold((pieces, reader), |(mut pieces, reader)| async move {
+            let (watch, mut abridged, mut growing, tell) = reader?;
+            let piece = match pieces.next().await {
+                Some(Ok(piece)) => piece,
+                Some(Err(broken)) => return Some((Err(broken), (pieces, None))),
+                None => {
+                    let text = Bytes::from(abridged.finish());
+                    let read = Object::parse_within(text.clone(), usize::MAX);
+                    // Nothing is refused here.
+                    watch.judge(&text, Some(read.as_ref())).map(|(_, found)| tell(found)).ok();
+                    return None;
+                }
+            };
+            abridged.feed(&piece);
+            match growing.reach(abridged.len()) {
+                Ok(()) => Some((Ok(piece), (pieces, Some((watch, abridged, growing, tell))))),
+                Err(NoRoom) => {
+                    let broken = Broken("there is no room to look at it".into());
+                    Some((Err(broken), (pieces, None)))
+                }
+            }
+        })
+        .boxed()
     }
 
     /// Looks at a whole result, and how it reads, or at an error; returns what is passed on in its place, if it does not

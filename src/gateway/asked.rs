@@ -6,7 +6,7 @@ use super::tasks::Dressing;
 use super::{Fault, fault, unfit};
 use crate::audit::Record;
 use crate::budget::Allowance;
-use crate::guard::Watch;
+use crate::guard::{Findings, Watch};
 use crate::mcp::call::{Caller, Reply};
 use crate::mcp::name::UpstreamName;
 use crate::mcp::question::{Answered, Question};
@@ -55,10 +55,10 @@ impl Went {
         let reply = match watch {
             Some(watched) => {
                 let (watch, record, allowed) = *watched;
-                let looked = watch.look(reply, &allowed).await;
-                let (reply, found) = looked.map_err(|why| unfit(upstream, why, &record))?;
-                record.flagged(found.count());
-                reply
+                let flagged = record.clone();
+                let tell = move |found: Findings| flagged.flagged(found.count());
+                let looked = watch.look(reply, &allowed, tell).await;
+                looked.map_err(|why| unfit(upstream, why, &record))?
             }
             None => reply,
         };

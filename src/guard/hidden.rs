@@ -141,6 +141,11 @@ enum Sort {
     Mark,
 }
 
+/// Whether a character is seen, and takes no part in how those beside it are judged.
+pub(super) fn is_plain(letter: char) -> bool {
+    sort(letter) == Sort::Plain
+}
+
 fn sort(letter: char) -> Sort {
     match letter {
         '\u{200c}' | '\u{200d}' => Sort::Joiner,

@@ -1,13 +1,13 @@
 //! The room as a whole: definitions, replies, and what is told.
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use proptest::prelude::*;
 
 use super::hidden::tests::HIDDEN;
 use super::redact::tests::pattern;
 use super::*;
-use crate::budget::Unheld;
+use crate::budget::{Budget, Unheld};
 use crate::mcp::call::Broken;
 use crate::mcp::revision::Era;
 
@@ -192,9 +192,8 @@ async fn errors_are_looked_at_and_large_bodies_are_held() {
     let rules = Rules { redact: vec![pattern("key", "AKIA")], ..Rules::default() };
     let look = async |outcome| {
         let watch = watch(rules.clone(), Method::CallTool, Kind::Tool).expect("somebody looks");
-        let looked =
-            watch.look(Reply { era: Era::Modern, outcome }, &Allowance::alone(1_000)).await;
-        looked.map(|(reply, _)| match reply.outcome {
+        let (reply, allowed) = (Reply { era: Era::Modern, outcome }, Allowance::alone(1_000));
+        watch.look(reply, &allowed, |_| {}).await.map(|reply| match reply.outcome {
             // Whoever looks further, for the names of tasks, finds it read.
             Outcome::Result(Body::Read(object)) => object.to_bytes(),
             Outcome::Error(text) => text,
@@ -240,6 +239,170 @@ async fn what_is_found_is_counted() {
         ..Counts::default()
     };
     assert_eq!(guard.counts().map(|(_, counts)| counts).collect::<Vec<_>>(), [counts]);
+}
+
+// === Reading along ===
+
+/// What is found in a prompt's result that arrives in these pieces, and how much of it is kept for that.
+fn read_along(rules: &Rules, window: usize, pieces: &[&[u8]]) -> (Findings, usize) {
+    let watch = watch(rules.clone(), Method::GetPrompt, Kind::Prompt).expect("somebody looks");
+    let mut abridged = Abridged::new(window, rules.hidden_text);
+    pieces.iter().for_each(|piece| abridged.feed(piece));
+    let kept = abridged.finish();
+    let bytes = kept.len();
+    (judge(&watch, kept.into()).expect("nothing is refused").1, bytes)
+}
+
+#[tokio::test]
+async fn a_result_of_which_is_only_told_passes_as_it_arrives_and_is_told_of_at_its_end() {
+    let told = Arc::new(std::sync::Mutex::new(None));
+    let look = async |pieces: Vec<Result<Bytes, Broken>>, room| {
+        *told.lock().expect("no panic") = None;
+        let watch = watch(Rules::default(), Method::GetPrompt, Kind::Prompt);
+        let arriving = Body::Arriving(stream::iter(pieces).boxed());
+        let reply = Reply { era: Era::Modern, outcome: Outcome::Result(arriving) };
+        let allowed = Allowance { limit: 8, budget: Budget::new(room) };
+        let tell = Arc::clone(&told);
+        let tell = move |found| *tell.lock().expect("no panic") = Some(found);
+        let looked = watch.expect("somebody looks").look(reply, &allowed, tell).await;
+        match looked.expect("nothing is refused").outcome {
+            Outcome::Result(Body::Arriving(pieces)) => pieces,
+            other => panic!("{other:?}"),
+        }
+    };
+    let found = || *told.lock().expect("no panic");
+    let result = ["{\"messages\":[\"\u{202e}", &"x".repeat(100_000), "\"]}"];
+    let pieces = result.map(|piece| Ok(Bytes::from(piece.to_owned())));
+
+    let mut passing = look(pieces.to_vec(), 50_000).await;
+    for piece in &pieces {
+        assert_eq!(passing.next().await.as_ref(), Some(piece));
+        assert_eq!(found(), None);
+    }
+    assert_eq!(passing.next().await, None);
+    let malformed = Some("an element is no object");
+    let all = Findings { malformed, hidden: Some('\u{202e}'), ..Findings::default() };
+    assert_eq!(found(), Some(all));
+
+    // Who breaks off is not told of.
+    let broken = Broken("gone".into());
+    let mut passing = look(vec![pieces[0].clone(), Err(broken.clone())], 50_000).await;
+    assert_eq!(passing.next().await.as_ref(), Some(&pieces[0]));
+    assert_eq!(passing.next().await, Some(Err(broken)));
+    assert_eq!((passing.next().await, found()), (None, None));
+
+    // Names of members are looked at whole, and take room.
+    let many = (0..5_000).map(|number| format!("\"name {number}\":7,")).collect::<String>();
+    let mut passing = look(vec![Ok("{".into()), Ok(many.into())], 50_000).await;
+    assert!(passing.next().await.is_some_and(|piece| piece.is_ok()));
+    assert!(passing.next().await.is_some_and(|piece| piece.is_err()));
+    assert_eq!((passing.next().await, found()), (None, None));
+}
+
+#[test]
+fn a_long_string_takes_no_more_than_its_beginning_and_its_end() {
+    for (member, text) in [
+        ("text", "plain words, ".repeat(100_000)),
+        ("text", "lines\\nand \\\"quotes\\\"\\t".repeat(100_000)),
+        ("text", "слово 葛飾 👩\u{200d}👧 — ".repeat(50_000)),
+        ("text", "\\u00e9crit".repeat(100_000)),
+        ("data", "QUJD".repeat(300_000)),
+    ] {
+        let result = format!("{{\"messages\":[],\"{member}\":\"{text}\"}}");
+        let pieces: Vec<_> = result.as_bytes().chunks(60_000).collect();
+        let (found, kept) = read_along(&Rules::default(), WINDOW_BYTES, &pieces);
+        assert_eq!(found, Findings::default(), "{member} {:.20}", text);
+        assert!(kept < 3 * WINDOW_BYTES, "{member} {:.20}: {kept}", text);
+    }
+}
+
+/// Parts of which a string's text in JSON is made, some of which are wrong.
+fn parts() -> impl Strategy<Value = Vec<u8>> {
+    let odd = prop::sample::select(HIDDEN.to_vec()).prop_map(String::from);
+    let known = prop::sample::select(vec![
+        "a",
+        "QUJDREVG",
+        "plain words",
+        "=",
+        "é",
+        "👩",
+        "\u{200d}",
+        "\u{200e}",
+        "\u{fe0f}",
+        " ",
+        ":",
+        "<",
+        ";",
+        "/",
+        "\\n",
+        "\\\"",
+        "\\\\",
+        "\\u0041",
+        "\\u202e",
+        "\\ud83d\\ude00",
+        "\\ud83d",
+        "\\x",
+        "\t",
+        "http://h/",
+    ]);
+    let known = known.prop_map(str::to_owned);
+    let text = prop_oneof![1 => odd, 9 => known].prop_map(String::into_bytes);
+    let part = prop_oneof![60 => text, 1 => Just(vec![0xC3]), 1 => Just(vec![0xFF])];
+    // Long runs of the same, which are what is left out.
+    let run = (part, prop_oneof![Just(1_usize), Just(1), 2..40_usize]);
+    let runs = prop::collection::vec(run, 0..8);
+    runs.prop_map(|runs| runs.iter().flat_map(|(part, times)| part.repeat(*times)).collect())
+}
+
+/// A block of content, well made or nearly.
+fn block() -> impl Strategy<Value = Vec<u8>> {
+    let member = prop::sample::select(vec![
+        "text",
+        "data",
+        "uri",
+        "mimeType",
+        "blob",
+        "requestState",
+        "d\\u0061ta",
+        "x",
+    ]);
+    let kind = prop::sample::select(vec!["text", "image", "resource_link", "resource"]);
+    let members = prop::collection::vec((member, parts()), 0..4);
+    let deep = any::<bool>();
+    (kind, members, deep).prop_map(|(kind, members, deep)| {
+        let mut block = format!("{{\"type\":\"{kind}\"").into_bytes();
+        if deep {
+            block.extend(b",\"resource\":{\"uri\":\"a:b\"");
+        }
+        for (member, text) in members {
+            block.extend([b",\"", member.as_bytes(), b"\" : \"", &text, b"\""].concat());
+        }
+        block.extend(if deep { &b"}}"[..] } else { b"}" });
+        block
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn whoever_reads_along_finds_what_is_found_in_the_whole(
+        blocks in prop::collection::vec(block(), 1..4),
+        window in prop_oneof![Just(8_usize), Just(32), Just(200)],
+        piece in 1..300_usize,
+        hidden_text in prop::sample::select(vec![HiddenText::Pass, HiddenText::Flag]),
+    ) {
+        let messages = blocks.iter().map(|block| {
+            [b"{\"role\":\"user\",\"content\":", &block[..], b"}"].concat()
+        });
+        let messages = messages.collect::<Vec<_>>().join(&b","[..]);
+        let text = [b"{\"messages\":[", &messages[..], b"]}"].concat();
+        let rules = Rules { hidden_text, ..Rules::default() };
+        let watch = watch(rules.clone(), Method::GetPrompt, Kind::Prompt).expect("somebody looks");
+        let (_, whole) = judge(&watch, text.clone().into()).expect("nothing is refused");
+        let pieces: Vec<_> = text.chunks(piece).collect();
+        prop_assert_eq!(read_along(&rules, window, &pieces).0, whole);
+    }
 }
 
 // === Looking again ===
