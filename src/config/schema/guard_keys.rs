@@ -78,8 +78,8 @@ fn rules() -> Vec<Key> {
         Key::new(
             "results",
             Shape::list(Shape::choice(&RESULTS)),
-            "Whose results `output` and `hidden_text` look at. A result that is looked at is held until it is whole; others \
-             pass unread, large ones as they arrive.",
+            "Whose results `output` and `hidden_text` look at. A large result passes as it arrives, read along or, where \
+             nobody looks, unread; one that may be rewritten or refused is held until it is whole.",
         )
         .or(json!(["prompts"])),
         Key::new(
