@@ -84,6 +84,31 @@ async fn what_the_guard_finds_is_told_and_what_it_refuses_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_guard_finds_in_a_large_prompt_is_told_when_that_has_passed() {
+    let half = "x".repeat(100_000);
+    let house = Recorded::start(MODERN_HTTP, "").await;
+    let client = house.client(MODERN_HTTP).await;
+    let mut held = house.world.upstream("hub").hold("prompts/get");
+    let mut exchange = client.start("prompts/get", r#"{"name":"hub__a"}"#);
+    let call = held.next().await;
+    call.piece(&format!(
+        r#"{{"jsonrpc":"2.0","id":{{id}},"result":{{"resultType":"complete","messages":[{{"role":"user","content":{{"type":"text","text":"{half}"#
+    ));
+    // It is there before the rest is sent.
+    let mut arrived = exchange.piece().await.expect("a piece").len();
+    call.piece(&format!(r#"\u001b{half}"}}}}]}}}}"#));
+    drop(call);
+    while let Some(piece) = exchange.piece().await {
+        arrived += piece.len();
+    }
+    assert!(arrived > 200_000, "{arrived}");
+    drop(exchange);
+    drop(client);
+    let told = house.told(&["method", "flags", "outcome"]).await;
+    assert_eq!(told.last().map(String::as_str), Some("prompts/get 1 ok"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_token_tells_its_application_and_what_everybody_may_read_has_no_line() {
     let corp = r#"
         [server]
