@@ -367,7 +367,8 @@ fn block() -> impl Strategy<Value = Vec<u8>> {
         "x",
     ]);
     let kind = prop::sample::select(vec!["text", "image", "resource_link", "resource"]);
-    let members = prop::collection::vec((member, parts()), 0..4);
+    let digits = "[A-Za-z0-9+/]{0,120}={0,2}".prop_map(String::into_bytes);
+    let members = prop::collection::vec((member, prop_oneof![2 => parts(), 1 => digits]), 0..4);
     let deep = any::<bool>();
     (kind, members, deep).prop_map(|(kind, members, deep)| {
         let mut block = format!("{{\"type\":\"{kind}\"").into_bytes();
