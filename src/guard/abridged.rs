@@ -8,7 +8,7 @@
 //! only where it begins and ends between two characters that are plain, and only if nothing is hidden in it, no escape or
 //! byte is wrong, and whatever `guard::output` asks of the string is asked of what is kept, too.
 //!
-//! Knows nothing of: what a result is made of, but for the names of those members whose strings have a form.
+//! Knows nothing of: what a result is made of, but for the names of the members whose strings have a form.
 
 use std::mem;
 
@@ -18,8 +18,10 @@ use crate::json;
 /// So much of a long string is kept at its beginning, and as much at its end.
 pub(super) const WINDOW_BYTES: usize = 4 * 1024;
 
-/// The members whose strings have a form: of those only digits of base64 are left out, four at a time.
-const FORMED: [&[u8]; 4] = [b"data", b"blob", b"uri", b"mimeType"];
+/// The members that hold base64: digits of it are left out, four at a time.
+const BASE64: [&[u8]; 2] = [b"data", b"blob"];
+/// The members that have another form, of which nothing is left out.
+const FORMED: [&[u8]; 2] = [b"uri", b"mimeType"];
 
 /// A text in JSON that is fed piece by piece.
 pub(super) struct Abridged {
@@ -29,8 +31,8 @@ pub(super) struct Abridged {
     place: Place,
     /// Where the contents of the string before lie in what is kept.
     before: (usize, usize),
-    /// Of the string that we are in: whether it has a form, and where it begins in what is kept.
-    is_formed: bool,
+    /// Of the string that we are in: what is asked of it, and where it begins in what is kept.
+    form: Form,
     begin: usize,
     /// What has come of it and is not looked at yet.
     window: Vec<u8>,
@@ -45,6 +47,15 @@ enum Place {
     Escaped,
 }
 
+/// What is asked of a string, beside that it is one and hides nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Free,
+    Base64,
+    /// More than a part of it can tell.
+    Whole,
+}
+
 impl Abridged {
     /// Nothing yet. Keeps so many bytes of a long string's beginning; hidden text only where it is looked for.
     pub(super) fn new(window_bytes: usize, hidden_text: HiddenText) -> Self {
@@ -54,7 +65,7 @@ impl Abridged {
             looks_for_hidden: hidden_text != HiddenText::Pass,
             place: Place::Outside,
             before: (0, 0),
-            is_formed: false,
+            form: Form::Free,
             begin: 0,
             window: Vec::new(),
             is_beginning: true,
@@ -128,9 +139,12 @@ impl Abridged {
         // Between a name and its string stand the one's last quote, a colon, and the other's first quote.
         let between = self.kept.get(end + 1..self.begin - 1).unwrap_or_default();
         let name = &self.kept[begin..end];
-        // One that is written with escapes may be any of them.
-        let is_formed = || FORMED.contains(&name) || name.contains(&b'\\');
-        self.is_formed = between.trim_ascii() == b":" && is_formed();
+        self.form = match between.trim_ascii() == b":" {
+            true if BASE64.contains(&name) => Form::Base64,
+            // One that is written with escapes may be any of them.
+            true if FORMED.contains(&name) || name.contains(&b'\\') => Form::Whole,
+            _ => Form::Free,
+        };
     }
 
     /// The string ends, and its quote is what comes next.
@@ -171,10 +185,10 @@ impl Abridged {
     /// Keeps a part of a string, or leaves it out.
     fn look(&mut self, part: &[u8]) {
         let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() | (*byte == b'+') | (*byte == b'/');
-        let left_out = match self.is_formed {
+        let left_out = match self.form {
             _ if mem::take(&mut self.is_beginning) => 0,
-            true if part.iter().all(is_digit) => part.len() / 4 * 4,
-            false if self.is_nothing(part) => part.len(),
+            Form::Base64 if part.iter().all(is_digit) => part.len() / 4 * 4,
+            Form::Free if self.is_nothing(part) => part.len(),
             _ => 0,
         };
         self.kept.extend_from_slice(&part[left_out..]);
