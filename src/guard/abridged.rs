@@ -205,7 +205,7 @@ impl Abridged {
         // Without an escape these are wrong in a string, and not all that read one mind.
         let is_wrong = part.iter().any(|byte| *byte < b' ');
         let hides = || hidden::look(&meant, HiddenText::Flag, false).is_some();
-        !is_wrong && !(self.looks_for_hidden && hides())
+        !(is_wrong || self.looks_for_hidden && hides())
     }
 }
 
