@@ -15,7 +15,7 @@ use std::mem;
 use super::{HiddenText, hidden};
 use crate::json;
 
-/// So much of a long string is kept at its beginning, and as much at its end.
+/// So much of a long string is kept at its beginning, and hardly more at its end.
 pub(super) const WINDOW_BYTES: usize = 4 * 1024;
 
 /// The members that hold base64: digits of it are left out, four at a time.
@@ -158,13 +158,13 @@ impl Abridged {
     /// Takes what comes of a string.
     fn take(&mut self, mut text: &[u8]) {
         while !text.is_empty() {
-            if self.window.is_empty() && !self.is_beginning && text.len() >= self.window_bytes {
-                let cut = cut(text);
-                self.look(&text[..cut]);
-                text = &text[cut..];
-                if cut > 0 {
-                    continue;
-                }
+            let is_long = text.len() >= self.window_bytes && !self.is_beginning;
+            // Where it lies, if nothing of it came before.
+            let place = if is_long && self.window.is_empty() { cut(text) } else { 0 };
+            if place > 0 {
+                self.look(&text[..place]);
+                text = &text[place..];
+                continue;
             }
             let (held, more) = (self.window.len(), text.len().min(self.window_bytes));
             self.window.extend_from_slice(&text[..more]);
