@@ -160,6 +160,41 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_on_which_a_request_is_refused_unread_goes_on_or_is_said_to_end() {
+    let world = World::start(hub(MODERN_HTTP), "[auth]\nmode = \"required\"").await;
+    let head = |bytes: usize, more: &str| {
+        format!(
+            "POST /mcp HTTP/1.1\r\nHost: {AUTHORITY}\r\nContent-Type: application/json\r\n{more}\
+             Content-Length: {bytes}\r\n\r\n"
+        )
+    };
+    // Head and body one after the other, as many clients send them.
+    let mut stream = world.connect();
+    for _ in 0..3 {
+        stream.write_all(head(100, "").as_bytes()).await.expect("the house reads");
+        settle().await;
+        stream.write_all(&[b' '; 100]).await.expect("the house reads");
+        let mut said = Vec::new();
+        while !said.ends_with(b"}}") {
+            assert_ne!(stream.read_buf(&mut said).await.expect("the house answers"), 0);
+        }
+        let said = String::from_utf8(said).expect("UTF-8");
+        assert!(said.starts_with("HTTP/1.1 401") && !said.contains("connection:"), "{said}");
+    }
+    drop(stream);
+    for (bytes, more, seconds) in
+        [(100, "", 1), (100_000, "", 0), (100, "Expect: 100-continue\r\n", 0)]
+    {
+        let (said, after) = hung_up(&mut world.connect(), &head(bytes, more)).await;
+        assert!(said.starts_with("HTTP/1.1 401"), "{said}");
+        assert!(said.contains("connection: close\r\n"), "{said}");
+        // To see it off may take as long again.
+        assert!((seconds..=seconds + 2).contains(&after.as_secs()), "{bytes} {more}: {after:?}");
+    }
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_connection_is_closed() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub__a","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;

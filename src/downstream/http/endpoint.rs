@@ -2,7 +2,7 @@
 //!
 //! The order is the promise: whom it is for and where it comes from (403), what it wants (404), who sends it
 //! (401, 403), how (405), what it says it holds (415, 406) — and only then is its body read, in bounded space and
-//! time, and looked at.
+//! time, and looked at. What is refused before is refused unread: its body is passed over.
 //!
 //! Knows nothing of: what a dialect makes of a message.
 
@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::body::Incoming;
-use hyper::header::{HOST, HeaderName, HeaderValue, ORIGIN};
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONNECTION, HOST, HeaderName, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use super::body::{self, Reply};
 use super::bounded::bounded;
 use super::detach::Detached;
 use super::head;
-use super::incoming::{FULL, FULL_RETRY, closing, read};
+use super::incoming::{FULL, FULL_RETRY, closing, passed_over, read};
 use super::pair;
 use super::protection;
 use super::record;
@@ -67,14 +67,14 @@ async fn work(
 ) -> Reply {
     // The one at which it is served, whatever comes meanwhile.
     let door = doors.now();
-    let (parts, incoming) = request.into_parts();
+    let (parts, mut incoming) = request.into_parts();
     let route = Route::find(&door.settings, parts.uri.path());
     let record = record::begin(&door, &connection, route, &parts);
     // Boxed, as is all here that few requests need: the future of every request would have room for it.
     let mut reply = match admit(&door, &connection, route, &parts, &record).await {
         Ok((route, _)) if !route.takes(&parts.method) => body::wrong_method(&route.allow()),
         Ok((Route::Endpoint, guest)) => match parts.method {
-            Method::POST => post(&door, &guest, &parts.headers, incoming, gone).await,
+            Method::POST => post(&door, &guest, &parts.headers, &mut incoming, gone).await,
             Method::GET => Box::pin(get(&door, &guest, &parts.headers, gone)).await,
             _ => delete(&door, &guest, &parts.headers),
         },
@@ -82,13 +82,16 @@ async fn work(
             Box::pin(pair::open(&doors, &door, guest, &parts.headers, gone)).await
         }
         Ok((Route::PairMessages, guest)) => {
-            Box::pin(pair::post(&door, &guest, &parts, incoming)).await
+            Box::pin(pair::post(&door, &guest, &parts, &mut incoming)).await
         }
         Ok((Route::Metadata, _)) => protection::metadata(&door.settings),
         Err(reply) => *reply,
     };
     record::end(record, &mut reply).await;
-    if is_full(&door) || door.stop.is_cancelled() {
+    let goes_on = reply.headers().contains_key(CONNECTION)
+        || incoming.is_end_stream()
+        || Box::pin(passed_over(&parts.headers, &mut incoming)).await;
+    if !goes_on || is_full(&door) || door.stop.is_cancelled() {
         reply = closing(reply);
     }
     reply.body_mut().hold(busy);
@@ -163,7 +166,7 @@ async fn post(
     door: &Arc<Door>,
     guest: &Guest,
     headers: &HeaderMap,
-    incoming: Incoming,
+    incoming: &mut Incoming,
     gone: BoxFuture<'static, ()>,
 ) -> Reply {
     if let Err((status, text)) = head::check_post(headers) {

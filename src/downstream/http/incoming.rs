@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::StatusCode;
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, HeaderValue};
+use hyper::header::{CONNECTION, EXPECT, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
 
 use super::body::{self, Reply};
 use crate::budget::NoRoom;
@@ -16,7 +16,7 @@ use crate::downstream::answer::{Answer, Refused};
 use crate::downstream::{Door, encode};
 
 /// Reads a body in bounded space and time.
-pub(super) async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, Box<Reply>> {
+pub(super) async fn read(door: &Door, incoming: &mut Incoming) -> Result<Bytes, Box<Reply>> {
     let limit = door.settings.max_body;
     let too_large = || {
         let refused = encode::too_large("the client", limit);
@@ -47,10 +47,39 @@ pub(super) async fn read(door: &Door, mut incoming: Incoming) -> Result<Bytes, B
     })
 }
 
+/// Whether the connection can go on: takes what a request that is refused unread still brings, if that is little and comes
+/// soon. Otherwise it has to be closed, of which its client has to be told (RFC 9112, 9.6): it would send its next request
+/// there.
+///
+/// Many clients send a head and its body one after the other. One that waits to be asked for its body (RFC 9110, 10.1.1)
+/// is not asked.
+pub(super) async fn passed_over(headers: &HeaderMap, incoming: &mut Incoming) -> bool {
+    if headers.contains_key(EXPECT) || incoming.size_hint().lower() > MAX_PASSED_OVER {
+        return false;
+    }
+    let passing = async {
+        let mut passed = 0;
+        while let Some(frame) = incoming.frame().await {
+            let Ok(frame) = frame else { return false };
+            passed += frame.data_ref().map_or(0, Bytes::len) as u64;
+            if passed > MAX_PASSED_OVER {
+                return false;
+            }
+        }
+        true
+    };
+    tokio::time::timeout(PASSING_OVER, passing).await.unwrap_or(false)
+}
+
 /// Asks for the connection to be closed: what is left on it is not to be read.
 pub(super) fn closing(reply: Reply) -> Reply {
     body::with_header(reply, CONNECTION, HeaderValue::from_static("close"))
 }
+
+/// So much of a body is taken that nobody reads.
+const MAX_PASSED_OVER: u64 = 64 * 1024;
+/// For so long it is waited for.
+const PASSING_OVER: Duration = Duration::from_secs(1);
 
 /// What a client is told for which there is no room.
 pub(super) const FULL: &str = "too much is held for clients at the moment; try again";

@@ -129,7 +129,12 @@ impl Outgoing {
 // === POST ===
 
 /// Takes a message for a session.
-pub(super) async fn post(door: &Door, guest: &Guest, parts: &Parts, incoming: Incoming) -> Reply {
+pub(super) async fn post(
+    door: &Door,
+    guest: &Guest,
+    parts: &Parts,
+    incoming: &mut Incoming,
+) -> Reply {
     match take(door, guest, parts, incoming).await {
         Ok(reply) => reply,
         Err(reply) => *reply,
@@ -140,7 +145,7 @@ async fn take(
     door: &Door,
     guest: &Guest,
     parts: &Parts,
-    incoming: Incoming,
+    incoming: &mut Incoming,
 ) -> Result<Reply, Box<Reply>> {
     let refuse = |(status, text)| body::refusal(status, text);
     head::check_body(&parts.headers).map_err(refuse)?;
