@@ -195,6 +195,32 @@ async fn a_connection_on_which_a_request_is_refused_unread_goes_on_or_is_said_to
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_that_was_asked_for_and_read_does_not_end_its_connection() {
+    let world = World::start(hub(MODERN_HTTP), "").await;
+    let mut stream = world.connect();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {AUTHORITY}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nExpect: 100-continue\r\n\
+         Transfer-Encoding: chunked\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("the house reads");
+    let mut said = Vec::new();
+    while !said.ends_with(b"\r\n\r\n") {
+        assert_ne!(stream.read_buf(&mut said).await.expect("the house asks for it"), 0);
+    }
+    assert!(said.starts_with(b"HTTP/1.1 100"), "{said:?}");
+    stream.write_all(b"1\r\n{\r\n0\r\n\r\n").await.expect("the house reads");
+    said.clear();
+    while !said.ends_with(b"}}") {
+        assert_ne!(stream.read_buf(&mut said).await.expect("the house answers"), 0);
+    }
+    let said = String::from_utf8(said).expect("UTF-8");
+    assert!(said.starts_with("HTTP/1.1 400") && !said.contains("connection:"), "{said}");
+    drop(stream);
+    world.close().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_connection_is_closed() {
     let world = World::start(hub(MODERN_HTTP), "").await;
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub__a","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;

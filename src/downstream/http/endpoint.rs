@@ -24,7 +24,7 @@ use super::body::{self, Reply};
 use super::bounded::bounded;
 use super::detach::Detached;
 use super::head;
-use super::incoming::{FULL, FULL_RETRY, closing, passed_over, read};
+use super::incoming::{FULL, FULL_RETRY, Unread, closing, passed_over, read};
 use super::pair;
 use super::protection;
 use super::record;
@@ -67,14 +67,15 @@ async fn work(
 ) -> Reply {
     // The one at which it is served, whatever comes meanwhile.
     let door = doors.now();
-    let (parts, mut incoming) = request.into_parts();
+    let (parts, incoming) = request.into_parts();
+    let mut unread = Some(incoming);
     let route = Route::find(&door.settings, parts.uri.path());
     let record = record::begin(&door, &connection, route, &parts);
     // Boxed, as is all here that few requests need: the future of every request would have room for it.
     let mut reply = match admit(&door, &connection, route, &parts, &record).await {
         Ok((route, _)) if !route.takes(&parts.method) => body::wrong_method(&route.allow()),
         Ok((Route::Endpoint, guest)) => match parts.method {
-            Method::POST => post(&door, &guest, &parts.headers, &mut incoming, gone).await,
+            Method::POST => post(&door, &guest, &parts.headers, &mut unread, gone).await,
             Method::GET => Box::pin(get(&door, &guest, &parts.headers, gone)).await,
             _ => delete(&door, &guest, &parts.headers),
         },
@@ -82,15 +83,19 @@ async fn work(
             Box::pin(pair::open(&doors, &door, guest, &parts.headers, gone)).await
         }
         Ok((Route::PairMessages, guest)) => {
-            Box::pin(pair::post(&door, &guest, &parts, &mut incoming)).await
+            Box::pin(pair::post(&door, &guest, &parts, &mut unread)).await
         }
         Ok((Route::Metadata, _)) => protection::metadata(&door.settings),
         Err(reply) => *reply,
     };
     record::end(record, &mut reply).await;
-    let goes_on = reply.headers().contains_key(CONNECTION)
-        || incoming.is_end_stream()
-        || Box::pin(passed_over(&parts.headers, &mut incoming)).await;
+    let is_ending = reply.headers().contains_key(CONNECTION);
+    let goes_on = match unread {
+        Some(unread) if !is_ending && !unread.is_end_stream() => {
+            Box::pin(passed_over(&parts.headers, unread)).await
+        }
+        _ => true,
+    };
     if !goes_on || is_full(&door) || door.stop.is_cancelled() {
         reply = closing(reply);
     }
@@ -166,13 +171,13 @@ async fn post(
     door: &Arc<Door>,
     guest: &Guest,
     headers: &HeaderMap,
-    incoming: &mut Incoming,
+    unread: &mut Unread,
     gone: BoxFuture<'static, ()>,
 ) -> Reply {
     if let Err((status, text)) = head::check_post(headers) {
         return body::refusal(status, text);
     }
-    let text = match read(door, incoming).await {
+    let text = match read(door, unread).await {
         Ok(text) => text,
         Err(reply) => return closing(*reply),
     };

@@ -15,8 +15,12 @@ use crate::budget::NoRoom;
 use crate::downstream::answer::{Answer, Refused};
 use crate::downstream::{Door, encode};
 
-/// Reads a body in bounded space and time.
-pub(super) async fn read(door: &Door, incoming: &mut Incoming) -> Result<Bytes, Box<Reply>> {
+/// The body of a request until somebody reads it.
+pub(super) type Unread = Option<Incoming>;
+
+/// Reads a body in bounded space and time; one that was read is empty.
+pub(super) async fn read(door: &Door, body: &mut Unread) -> Result<Bytes, Box<Reply>> {
+    let Some(mut incoming) = body.take() else { return Ok(Bytes::new()) };
     let limit = door.settings.max_body;
     let too_large = || {
         let refused = encode::too_large("the client", limit);
@@ -53,13 +57,13 @@ pub(super) async fn read(door: &Door, incoming: &mut Incoming) -> Result<Bytes, 
 ///
 /// Many clients send a head and its body one after the other. One that waits to be asked for its body (RFC 9110, 10.1.1)
 /// is not asked.
-pub(super) async fn passed_over(headers: &HeaderMap, incoming: &mut Incoming) -> bool {
-    if headers.contains_key(EXPECT) || incoming.size_hint().lower() > MAX_PASSED_OVER {
+pub(super) async fn passed_over(headers: &HeaderMap, mut unread: Incoming) -> bool {
+    if headers.contains_key(EXPECT) || unread.size_hint().lower() > MAX_PASSED_OVER {
         return false;
     }
     let passing = async {
         let mut passed = 0;
-        while let Some(frame) = incoming.frame().await {
+        while let Some(frame) = unread.frame().await {
             let Ok(frame) = frame else { return false };
             passed += frame.data_ref().map_or(0, Bytes::len) as u64;
             if passed > MAX_PASSED_OVER {

@@ -19,7 +19,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{self, BoxFuture};
 use futures::{StreamExt, stream};
-use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
 use tokio::sync::{mpsc, oneshot};
@@ -29,7 +28,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::body::{self, Reply};
 use super::endpoint::is_full;
 use super::head;
-use super::incoming::{FULL, FULL_RETRY, closing, read};
+use super::incoming::{FULL, FULL_RETRY, Unread, closing, read};
 use crate::audit::{SessionMark, Wire};
 use crate::downstream::answer::Answer;
 use crate::downstream::streams::Slot;
@@ -129,13 +128,8 @@ impl Outgoing {
 // === POST ===
 
 /// Takes a message for a session.
-pub(super) async fn post(
-    door: &Door,
-    guest: &Guest,
-    parts: &Parts,
-    incoming: &mut Incoming,
-) -> Reply {
-    match take(door, guest, parts, incoming).await {
+pub(super) async fn post(door: &Door, guest: &Guest, parts: &Parts, unread: &mut Unread) -> Reply {
+    match take(door, guest, parts, unread).await {
         Ok(reply) => reply,
         Err(reply) => *reply,
     }
@@ -145,14 +139,14 @@ async fn take(
     door: &Door,
     guest: &Guest,
     parts: &Parts,
-    incoming: &mut Incoming,
+    unread: &mut Unread,
 ) -> Result<Reply, Box<Reply>> {
     let refuse = |(status, text)| body::refusal(status, text);
     head::check_body(&parts.headers).map_err(refuse)?;
     let id = session_id(parts.uri.query().unwrap_or_default()).map_err(refuse)?;
     let inbox = door.pairs.find(guest.principal(), id).ok_or_else(|| ended(door))?;
     guest.record().in_session(&SessionMark::of(id));
-    let text = read(door, incoming).await.map_err(|reply| closing(*reply))?;
+    let text = read(door, unread).await.map_err(|reply| closing(*reply))?;
     guest.record().took(text.len());
     let message = match batch::is_batch(&text) {
         true => Told::Batch(text),
