@@ -4,7 +4,7 @@
 //! neither knows upstreams. [`Gateway::enter`] is the only way to a [`Guest`], and a guest's own view is
 //! the only way to an item, so no step can be forgotten on any revision or wire.
 //!
-//! Knows nothing of: protocol eras, transports, JSON-RPC codes.
+//! Does not know transports, HTTP or JSON-RPC codes; of the eras it knows only what a reply may hold.
 
 mod admission;
 mod asked;

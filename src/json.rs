@@ -91,6 +91,16 @@ pub enum Malformed {
     Members(String),
 }
 
+impl Malformed {
+    /// What is wrong with the value of `member`, for its sender.
+    pub fn in_member(&self, member: &str) -> String {
+        match self {
+            Self::NotAnObject => format!("`{member}` must be an object"),
+            other => format!("`{member}`: {other}"),
+        }
+    }
+}
+
 impl Object {
     /// Reads the object in `text`, at most [`MAX_DEPTH`] levels deep.
     pub fn parse(text: impl Into<Bytes>) -> Result<Self, Malformed> {
@@ -148,10 +158,15 @@ impl Object {
 
     /// A member that is an object; `None` if it is absent or of another type.
     pub fn get_object(&self, key: &str) -> Option<Self> {
-        let value = &self.member(key)?.value;
+        self.read_object(key).ok()
+    }
+
+    /// A member that has to be an object; one that is absent is [`Malformed::NotAnObject`].
+    pub fn read_object(&self, key: &str) -> Result<Self, Malformed> {
+        let value = &self.member(key).ok_or(Malformed::NotAnObject)?.value;
         match &self.along {
-            Some(along) if along.is(value) => Some(along.object.clone()),
-            _ => Self::parse_again(self.bytes_of(value)).ok(),
+            Some(along) if along.is(value) => Ok(along.object.clone()),
+            _ => Self::parse_again(self.bytes_of(value)),
         }
     }
 

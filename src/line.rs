@@ -90,6 +90,12 @@ impl Lines {
         }
     }
 
+    /// The last line, at the end of the stream, which may have no end of its own.
+    pub fn last_line(&mut self) -> Option<Line> {
+        self.held.extend_from_slice(b"\n");
+        self.next_line()
+    }
+
     fn wait_for_more(&mut self) -> Option<Line> {
         self.searched = self.held.len();
         if self.skipping {
@@ -152,6 +158,19 @@ mod tests {
     #[test]
     fn carriage_returns_and_empty_lines_are_dropped() {
         assert_eq!(cut(99, &[b"a\r\n\r\n \n\nb\nrest"]), [whole("a"), whole("b")]);
+    }
+
+    #[test]
+    fn the_last_line_needs_no_end_and_what_was_skipped_is_not_told_again() {
+        let last = |limit: usize, text: &[u8]| {
+            let mut lines = Lines::new(limit);
+            lines.buffer().extend_from_slice(text);
+            while lines.next_line().is_some() {}
+            lines.last_line()
+        };
+        assert_eq!(last(99, b"a\nrest\r"), Some(whole("rest")));
+        assert_eq!(last(99, b"a\n"), None);
+        assert_eq!(last(4, b"too long"), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of: time zones, leap seconds, the clock.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// A moment in UTC as the configuration writes it: `2026-11-21T04:20:12Z`.
 pub fn to_words(moment: SystemTime) -> String {
@@ -10,6 +10,12 @@ pub fn to_words(moment: SystemTime) -> String {
     push_seconds(&mut out, moment);
     out.push('Z');
     out
+}
+
+/// A duration in seconds, as far as it interests a reader: to a tenth, and to a thousandth below one second.
+pub fn seconds(duration: Duration) -> f64 {
+    let places = if duration < Duration::from_secs(1) { 1_000.0 } else { 10.0 };
+    (duration.as_secs_f64() * places).round() / places
 }
 
 /// Writes the same to the millisecond, as RFC 3339 has it: `2026-11-21T04:20:12.007Z`.
@@ -60,9 +66,20 @@ fn push_digits(out: &mut String, number: i64, count: u32) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn a_duration_is_rounded_to_what_interests_a_reader() {
+        for (nanos, expected) in [
+            (2_001_262_200, "2"),
+            (2_050_000_000, "2.1"),
+            (999_000_000, "0.999"),
+            (50_400_000, "0.05"),
+            (600_000_000_000, "600"),
+        ] {
+            assert_eq!(seconds(Duration::from_nanos(nanos)).to_string(), expected);
+        }
+    }
 
     #[test]
     fn a_moment_is_told_as_it_is_written() {

@@ -38,14 +38,22 @@ const MAX_ID_BYTES: usize = 1_024;
 pub struct Id(Bytes);
 
 impl Id {
-    /// Reads an id; `None` for anything but a string or an integer (spec, base protocol: an id is
-    /// never null).
+    /// Reads an id; `None` for anything that [`Id::read`] refuses.
     pub fn parse(raw: Bytes) -> Option<Self> {
+        Self::read(raw).ok()
+    }
+
+    /// Reads an id: a string or an integer (spec, base protocol: an id is never null) of at most 1 024 bytes.
+    pub fn read(raw: Bytes) -> Result<Self, BadId> {
         let is_integer = || {
             let digits = raw.strip_prefix(b"-").unwrap_or(&raw);
             !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
         };
-        (raw.len() <= MAX_ID_BYTES && (raw.starts_with(b"\"") || is_integer())).then_some(Self(raw))
+        match raw.starts_with(b"\"") || is_integer() {
+            false => Err(BadId::OfAnotherType),
+            true if raw.len() > MAX_ID_BYTES => Err(BadId::TooLong),
+            true => Ok(Self(raw)),
+        }
     }
 
     /// The id as JSON text.
@@ -61,6 +69,25 @@ impl Id {
     /// The number that this id is, if it is one that Weir could have minted.
     pub fn minted(&self) -> Option<u64> {
         std::str::from_utf8(&self.0).ok()?.parse().ok()
+    }
+}
+
+/// Why a value is no [`Id`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadId {
+    /// Neither a string nor an integer.
+    OfAnotherType,
+    /// Longer than [`MAX_ID_BYTES`].
+    TooLong,
+}
+
+impl BadId {
+    /// What is wrong with the value of `member`, for its sender.
+    pub fn in_member(self, member: &str) -> String {
+        match self {
+            Self::OfAnotherType => format!("`{member}` must be a string or an integer"),
+            Self::TooLong => format!("`{member}` must have at most {MAX_ID_BYTES} bytes"),
+        }
     }
 }
 
@@ -185,7 +212,9 @@ impl Message {
             };
             Invalid { id: None, code, reason: malformed.to_string(), looks: Looks::Request }
         })?;
-        let id = object.get_bytes("id").and_then(Id::parse);
+        let id = object.get_bytes("id").map(Id::read);
+        let bad_id = id.as_ref().and_then(|id| id.as_ref().err().copied());
+        let id = id.and_then(Result::ok);
         let looks = match (object.has("method"), object.has("result") || object.has("error")) {
             (true, _) => Looks::Request,
             (false, true) => Looks::Answer,
@@ -223,11 +252,11 @@ impl Message {
                 looks,
             })?,
         };
-        if !object.has("id") {
-            return Ok(Self::Notification(Notification { method, params }));
+        match (id.clone(), bad_id) {
+            (Some(id), _) => Ok(Self::Request(Request { id, method, params, bytes })),
+            (None, Some(bad)) => Err(invalid(&bad.in_member("id"))),
+            (None, None) => Ok(Self::Notification(Notification { method, params })),
         }
-        let id = id.clone().ok_or_else(|| invalid("`id` must be a string or an integer"))?;
-        Ok(Self::Request(Request { id, method, params, bytes }))
     }
 
     fn parse_answer(object: &mut Object, id: Option<Id>) -> Option<Self> {
@@ -386,6 +415,23 @@ mod tests {
         assert_eq!(id("\"1\"").and_then(|id| id.minted()), None);
         for bad in ["null", "1.5", "true", "{}", "[]", "1e3", "-"] {
             assert_eq!(id(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_id_is_a_string_or_an_integer_of_bounded_length() {
+        let refused = |id: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#);
+            Message::parse(text.into()).err().map(|invalid| invalid.reason)
+        };
+        let string = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
+        assert_eq!(refused(&string(MAX_ID_BYTES)), None);
+        let too_long = Some("`id` must have at most 1024 bytes".to_owned());
+        assert_eq!(refused(&string(MAX_ID_BYTES + 1)), too_long);
+        assert_eq!(refused(&"7".repeat(MAX_ID_BYTES + 1)), too_long);
+        let no_id = Some("`id` must be a string or an integer".to_owned());
+        for other in ["null", "1.5", "{}"] {
+            assert_eq!(refused(other), no_id, "{other}");
         }
     }
 

@@ -82,6 +82,7 @@ use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
+use crate::moment;
 use crate::sha256::sha256;
 use dial::Command;
 
@@ -410,7 +411,7 @@ pub enum Error {
     #[error("the connection broke: {0}")]
     Broke(String),
     /// No reply in time; the call was cancelled, and may have run.
-    #[error("no answer within {0:?}")]
+    #[error("no answer within {} s", moment::seconds(*.0))]
     TimedOut(Duration),
     /// The reply is larger than this many bytes.
     #[error("a message of more than {0} bytes")]

@@ -30,6 +30,8 @@ mod secrets;
 mod securing;
 #[path = "cli/serving.rs"]
 mod serving;
+#[path = "cli/signals.rs"]
+mod signals;
 #[path = "cli/sleeping.rs"]
 mod sleeping;
 #[path = "cli/starting.rs"]

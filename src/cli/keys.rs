@@ -160,10 +160,11 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
         return Ok(());
     }
     output::tell(&format!("wrote the client `{name}` into {}", file.display()));
-    output::tell(
+    output::tell(&format!(
         "next: give the key to the client, which sends it as `Authorization: Bearer <key>`; it is not shown \
-         again\n      start Weir again: it reads its configuration once",
-    );
+         again\n      {}",
+        desk.taken_up()
+    ));
     if desk.config.auth.anonymous && desk.config.auth.mode == AuthMode::Auto {
         output::tell("note: this is the first client: from now on every client needs a key");
     }
@@ -194,7 +195,7 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
         show(&args.telling, name, None, &file, &edited)?;
         if !args.telling.dry_run {
             output::tell(&format!("dropped the older key of `{name}` from {}", file.display()));
-            output::tell("next: start Weir again: it reads its configuration once");
+            output::tell(&format!("next: {}", desk.taken_up()));
         }
         return Ok(());
     }
@@ -217,9 +218,9 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     if !args.telling.dry_run {
         output::tell(&format!("wrote a second key of `{name}` into {}", file.display()));
         output::tell(&format!(
-            "next: start Weir again: it reads its configuration once, and both keys are good then\n      give the \
-             key to the client; it is not shown again\n      `weir keys rotate {name} --finish` drops the older \
-             one, once the client has it"
+            "next: {}; both keys are good then\n      give the key to the client; it is not shown again\n      \
+             `weir keys rotate {name} --finish` drops the older one, once the client has it",
+            desk.taken_up()
         ));
     }
     Ok(())
@@ -246,7 +247,10 @@ fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     if args.telling.dry_run {
         return Ok(());
     }
-    output::tell("next: start Weir again: until then its keys are good");
+    output::tell(&format!(
+        "next: {}; until then the client's keys are good there",
+        desk.taken_up()
+    ));
     let is_last = desk.config.clients.len() == 1;
     let listens_here = desk.config.server.listen.ip().to_canonical().is_loopback();
     if is_last && listens_here && desk.config.auth.mode == AuthMode::Auto {
@@ -374,6 +378,16 @@ impl Desk {
                 None => format!("no client `{name}`: `weir keys list` tells which there are"),
             })
         })
+    }
+
+    /// What has a running Weir take up a file that was written.
+    fn taken_up(&self) -> &'static str {
+        match self.config.server.watch {
+            true => "a running Weir takes the file up within seconds",
+            false => {
+                "`weir reload` has a running Weir take the file up, since `watch` under [server] is off"
+            }
+        }
     }
 
     fn check_role(&self, role: &str) -> Result<(), Failure> {

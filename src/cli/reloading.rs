@@ -56,7 +56,7 @@ pub(super) fn follow(
     app: &App,
     files: Option<(PathBuf, Files)>,
     allow_anonymous_network: bool,
-    hangups: Option<Hangups>,
+    hangups: Hangups,
     reloads: Arc<Reloads>,
 ) -> Option<Reloader> {
     let reloader = files.map(|(path, files)| {
@@ -76,9 +76,7 @@ pub(super) fn follow(
         app.follow(files, &reloader);
         reloader
     });
-    if let Some(hangups) = hangups {
-        app.spawn_beside(hangups.follow(reloader.clone()));
-    }
+    app.spawn_beside(hangups.follow(reloader.clone()));
     reloader
 }
 

@@ -77,8 +77,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let tls = secured(&config)?;
     let app = App::open_for(&config, Arc::new(Host::of_the_program()), None, log);
     app.keep_keys();
-    let reloader =
-        reloading::follow(&app, files, args.allow_anonymous_network, Some(hangups), reloads);
+    let reloader = reloading::follow(&app, files, args.allow_anonymous_network, hangups, reloads);
     // Until this function ends.
     let _told = operators.map(|(listener, settings, told)| {
         app.show(listener, settings, reloading::asked(reloader));

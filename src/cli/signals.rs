@@ -1,11 +1,15 @@
 //! The signals that mean stop, and what stopping is.
 //!
+//! SIGTERM, SIGINT and SIGQUIT mean stop. Signals that would end a program unless it handles them, and that tools send to
+//! services for other reasons (SIGUSR1 by log rotation), change nothing.
+//!
 //! The first lets what is under way end within the grace time. A second one, or the end of that time, cuts
 //! it: what is left ends with an error. After a second one upstreams get no more patience.
 
 use std::future::Future;
 use std::time::Duration;
 
+use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
@@ -16,6 +20,7 @@ use crate::app::App;
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
     /// Stopping was told twice.
     is_urgent: bool,
 }
@@ -23,9 +28,14 @@ pub(super) struct Signals {
 impl Signals {
     /// Listens from now on.
     pub(super) fn new() -> Result<Self, Failure> {
+        for kind in without_effect() {
+            // The handler stays installed when the listener is dropped.
+            let _ = listen(kind)?;
+        }
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            quit: listen(SignalKind::quit())?,
             is_urgent: false,
         })
     }
@@ -101,8 +111,17 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => 15,
             _ = self.interrupt.recv() => 2,
+            _ = self.quit.recv() => 3,
         }
     }
+}
+
+/// The signals that change nothing. A log file that was moved away is opened anew without one; a file that has reached
+/// the limit of its size (SIGXFSZ) is a failed write. Handled, not ignored: children start with the usual actions.
+fn without_effect() -> [SignalKind; 6] {
+    let (user1, user2) = (SignalKind::user_defined1(), SignalKind::user_defined2());
+    let raw = |signal: Number| SignalKind::from_raw(signal.as_raw());
+    [user1, user2, SignalKind::alarm(), raw(Number::VTALARM), raw(Number::PROF), raw(Number::XFSZ)]
 }
 
 /// Listens to one signal from now on.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::failure::Failure;
 use super::house::{ConfigArgs, Loaded, is_welcome, nobody, options};
-use super::reloading;
+use super::reloading::{self, Hangups};
 use super::sealing;
 use super::signals::Signals;
 use crate::app::App;
@@ -28,7 +28,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     sealing::seal();
     // Nobody on a network can come in this way.
-    let mut signals = Signals::new()?;
+    let (mut signals, hangups) = (Signals::new()?, Hangups::new()?);
     let options = options(true);
     let Loaded { config, demo: _demo, files, .. } = signals.end(args.config.load(&options)).await?;
     if let Some(client) = &args.client {
@@ -47,8 +47,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         None => app.gateway().enter_locally(&config.auth.anonymous_role),
         Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(&config, name))?,
     };
-    // A hang-up means here what it does to any program of a terminal.
-    reloading::follow(&app, files, true, None, Arc::default());
+    reloading::follow(&app, files, true, hangups, Arc::default());
     let door = Arc::clone(app.door());
     let mut serving = pin!(stdio::serve(door, guest, input, tokio::io::stdout()));
     tokio::select! {

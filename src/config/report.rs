@@ -189,6 +189,9 @@ impl Source {
         for secret in secrets {
             blank(&mut bytes, secret.clone());
         }
+        for user_info in user_infos(text) {
+            blank(&mut bytes, user_info);
+        }
         Arc::new(Self { name, text: into_text(bytes) })
     }
 
@@ -206,6 +209,17 @@ impl Source {
         }
         Arc::new(Self { name, text: into_text(bytes) })
     }
+}
+
+/// The user information of each URL in a text (RFC 3986, 3.2.1): a value of any key may be a URL with a password.
+fn user_infos(text: &str) -> impl Iterator<Item = Span> {
+    text.match_indices("://").filter_map(|(at, separator)| {
+        let start = at + separator.len();
+        let rest = &text[start..];
+        let ends_url = |c: char| c.is_whitespace() || matches!(c, '"' | '\'');
+        let url = &rest[..rest.find(ends_url).unwrap_or(rest.len())];
+        url.rfind('@').map(|length| start..start + length)
+    })
 }
 
 fn is_harmless(line: &str) -> bool {

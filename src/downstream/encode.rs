@@ -22,6 +22,7 @@ use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::question::VISIT_DONE;
 use crate::mcp::task::TOLD_TO_OWNERS;
+use crate::moment;
 use crate::rpc::{self, code};
 use crate::upstream;
 
@@ -182,7 +183,7 @@ pub(super) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> R
         ),
         Error::TimedOut(limit) => refused(
             own_code::TIMED_OUT,
-            format!("upstream {name} did not answer within {} s", limit.as_secs_f32()),
+            format!("upstream {name} did not answer within {} s", moment::seconds(*limit)),
         ),
         Error::Busy { retry_after } => too_busy(*retry_after),
         Error::TooLarge(limit) => too_large(&format!("upstream {name}"), *limit),

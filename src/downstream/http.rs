@@ -10,6 +10,7 @@ mod body;
 pub(super) mod bounded;
 mod detach;
 mod endpoint;
+mod framing;
 mod head;
 mod incoming;
 pub(super) mod pair;
@@ -30,6 +31,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures::FutureExt;
+use hyper::Request;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -114,12 +117,13 @@ where
         let wire = Wire::new(io, &door.settings.timeouts, door.budget());
         (wire, builder, door.stop.clone(), open)
     };
-    let service = service_fn(|request| {
+    let service = service_fn(|request: Request<Incoming>| {
         let gone = wire.clone().gone().boxed();
         let (doors, from) = (Arc::clone(&doors), from.clone());
+        let busy = wire.busy(request.body().size_hint().exact());
         // Boxed: hyper keeps room for it for as long as the connection lives, and what a request takes is a
         // hundred times what an idle stream needs of it.
-        endpoint::answer(doors, from, request, wire.busy(), gone).map(Ok::<_, Infallible>).boxed()
+        endpoint::answer(doors, from, request, busy, gone).map(Ok::<_, Infallible>).boxed()
     });
     let connection = builder.serve_connection(TokioIo::new(wire.clone()), service);
     let ended = {

@@ -26,10 +26,11 @@ pub async fn introduction<R: AsyncRead + Unpin>(
     let mut text = BytesMut::new();
     let mut line = None;
     while line.is_none() && text.len() <= limit {
-        match input.read_buf(&mut text).await {
-            Ok(1..) => line = text.iter().position(|byte| *byte == b'\n'),
-            Ok(0) | Err(_) => break,
-        }
+        line = match input.read_buf(&mut text).await {
+            Ok(1..) => text.iter().position(|byte| *byte == b'\n'),
+            // The last line may have no end.
+            Ok(0) | Err(_) => Some(text.len()),
+        };
     }
     let text = text.freeze();
     let caller = line.and_then(|end| declared(text.slice(..end)));

@@ -167,7 +167,7 @@ pub(super) fn serve(
     };
     let owned = match meta::take(&mut params) {
         Ok(owned) => owned,
-        Err(meta::BadMeta(text)) => return refuse(timing, invalid_params(text)),
+        Err(meta::BadMeta(text)) => return refuse(timing, invalid_params(&text)),
     };
     let Some(open) = calls.open(&id) else {
         return refuse(timing, id_in_use());

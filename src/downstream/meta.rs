@@ -23,7 +23,7 @@ pub(super) struct Owned {
 
 /// `_meta` is not what it must be; the text is fit for the client.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct BadMeta(pub(super) &'static str);
+pub(super) struct BadMeta(pub(super) String);
 
 impl Owned {
     /// Which log messages the request's client wants.
@@ -31,8 +31,8 @@ impl Owned {
         let Some(raw) = &self.log_level else { return Ok(Wanted::nothing()) };
         // Spec 2026-07-28, logging: what is no level SHOULD be refused.
         let level = std::str::from_utf8(raw).ok().and_then(Level::parse);
-        let bad = BadMeta("`io.modelcontextprotocol/logLevel` must be a level, such as \"info\"");
-        level.map(Wanted::from).ok_or(bad)
+        let text = "`io.modelcontextprotocol/logLevel` must be a level, such as \"info\"";
+        level.map(Wanted::from).ok_or(BadMeta(text.into()))
     }
 }
 
@@ -42,14 +42,10 @@ pub(super) fn take(params: &mut Object) -> Result<Owned, BadMeta> {
     let Some(meta) = params.take_object("_meta") else {
         return Ok(Owned::default());
     };
-    let mut rest = meta.map_err(|_| BadMeta("`_meta` must be an object"))?;
-    let progress_token = match rest.take(meta::PROGRESS_TOKEN) {
-        None => None,
-        // Spec, progress: tokens are strings or integers, like ids.
-        Some(token) => Some(
-            Id::parse(token).ok_or(BadMeta("`progressToken` must be a string or an integer"))?,
-        ),
-    };
+    let mut rest = meta.map_err(|malformed| BadMeta(malformed.in_member("_meta")))?;
+    // Spec, progress: tokens are strings or integers, like ids.
+    let progress_token = rest.take(meta::PROGRESS_TOKEN).map(Id::read).transpose();
+    let progress_token = progress_token.map_err(|bad| BadMeta(bad.in_member("progressToken")))?;
     let owned = Owned {
         progress_token,
         version: rest.take(meta::PROTOCOL_VERSION),
@@ -103,10 +99,15 @@ mod tests {
 
     #[test]
     fn what_is_no_meta_is_told() {
-        assert_eq!(taken(r#"{"_meta":[]}"#).0, Err(BadMeta("`_meta` must be an object")));
+        assert_eq!(taken(r#"{"_meta":[]}"#).0, Err(BadMeta("`_meta` must be an object".into())));
         for token in [r#"{"_meta":{"progressToken":1.5}}"#, r#"{"_meta":{"progressToken":null}}"#] {
-            let expected = BadMeta("`progressToken` must be a string or an integer");
+            let expected = BadMeta("`progressToken` must be a string or an integer".into());
             assert_eq!(taken(token).0, Err(expected), "{token}");
         }
+        let twice = BadMeta("`_meta`: member \"a\" stands twice".into());
+        assert_eq!(taken(r#"{"_meta":{"a":1,"a":2}}"#).0, Err(twice));
+        let long = format!(r#"{{"_meta":{{"progressToken":"{}"}}}}"#, "x".repeat(2_000)).leak();
+        let expected = BadMeta("`progressToken` must have at most 1024 bytes".into());
+        assert_eq!(taken(long).0, Err(expected));
     }
 }

@@ -87,16 +87,16 @@ fn read_context(
     versions: &Versions,
 ) -> Result<(Revision, Owned, Object), Refused> {
     let bad = |text: &str| Refused::new(StatusCode::BAD_REQUEST, code::INVALID_PARAMS, text);
-    let owned = meta::take(&mut request.params).map_err(|meta::BadMeta(text)| bad(text))?;
+    let owned = meta::take(&mut request.params).map_err(|meta::BadMeta(text)| bad(&text))?;
     // Spec, `_meta`: a request without a required field MUST be rejected with -32602 and 400.
     let version = owned.version.as_ref().and_then(string).ok_or_else(|| {
         bad("`_meta` must hold `io.modelcontextprotocol/protocolVersion`, a string")
     })?;
-    let capabilities = owned.capabilities.clone();
-    let capabilities = capabilities.and_then(|raw| Object::parse_again(raw).ok());
-    let capabilities = capabilities.ok_or_else(|| {
+    let capabilities = owned.capabilities.clone().ok_or_else(|| {
         bad("`_meta` must hold `io.modelcontextprotocol/clientCapabilities`, an object")
     })?;
+    let capabilities = Object::parse_again(capabilities)
+        .map_err(|malformed| bad(&malformed.in_member(mcp::meta::CLIENT_CAPABILITIES)))?;
     if let Some(headers) = headers {
         modern_headers::check_version(headers, &version)?;
     }
@@ -105,7 +105,7 @@ fn read_context(
         .ok()
         .filter(|revision: &Revision| revision.era() == Era::Modern && versions.has(*revision));
     let revision = revision.ok_or_else(|| unsupported_version(versions, &version))?;
-    owned.logs().map_err(|meta::BadMeta(text)| bad(text))?;
+    owned.logs().map_err(|meta::BadMeta(text)| bad(&text))?;
     if let Some(headers) = headers {
         modern_headers::check_method(headers, &request.method)?;
         let member = Method::of(&request.method).and_then(Method::header_member);

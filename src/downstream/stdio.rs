@@ -68,7 +68,12 @@ where
             read = input.read_buf(lines.buffer()) => read,
         };
         match read {
-            Ok(0) => break,
+            Ok(0) => {
+                if let Some(line) = lines.last_line() {
+                    client.take(line).await;
+                }
+                break;
+            }
             Ok(_) => {}
             Err(error) => {
                 debug!(%error, "the client's input broke");

@@ -128,7 +128,7 @@ impl Retry {
         let responses = match responses {
             None => Object::new(),
             Some(responses) => Object::parse_within(responses, usize::MAX)
-                .map_err(|_| bad("`inputResponses` must be an object"))?,
+                .map_err(|malformed| bad(malformed.in_member(INPUT_RESPONSES)))?,
         };
         Ok(Some(Self { state: (*state).into(), responses }))
     }
@@ -163,8 +163,8 @@ fn era_of(upstream: &Upstream) -> Option<Era> {
     }
 }
 
-fn bad(text: &str) -> Fault {
-    Fault::Request(text.to_owned())
+fn bad(text: impl Into<String>) -> Fault {
+    Fault::Request(text.into())
 }
 
 /// One text for all that can be wrong with a state.

@@ -6,15 +6,15 @@
 //! Knows nothing of: who asks.
 
 use super::{ArgumentCheck, Rules};
-use crate::json::{self, Object};
+use crate::json::{self, Malformed, Object};
 use crate::mcp::arguments::Declared;
 
 /// What is wrong with a prompt's arguments; the text is fit for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadArguments {
     /// Spec: a map of strings.
-    #[error("`arguments` must be an object")]
-    NoObject,
+    #[error("{}", .0.in_member("arguments"))]
+    NoObject(Malformed),
     /// One that has to be there is not.
     #[error("missing required argument {0:?}")]
     Missing(Box<str>),
@@ -42,7 +42,7 @@ pub(super) fn check(
         None => Object::new(),
         // Some clients write what they do not have as null.
         Some(null) if *null == *b"null" => Object::new(),
-        Some(text) => Object::parse_again(text).map_err(|_| BadArguments::NoObject)?,
+        Some(text) => Object::parse_again(text).map_err(BadArguments::NoObject)?,
     };
     let mut required = declared.into_iter().flat_map(Declared::required);
     if let Some(name) = required.find(|name| !arguments.has(name)) {
@@ -105,6 +105,11 @@ mod tests {
                 r#"{"arguments":[]}"#,
                 "`arguments` must be an object",
                 "`arguments` must be an object",
+            ),
+            (
+                r#"{"arguments":{"need":"x","need":"y"}}"#,
+                "`arguments`: member \"need\" stands twice",
+                "`arguments`: member \"need\" stands twice",
             ),
             (
                 r#"{"arguments":{"need":7}}"#,

@@ -8,6 +8,7 @@ use super::hidden::tests::HIDDEN;
 use super::redact::tests::pattern;
 use super::*;
 use crate::budget::{Budget, Unheld};
+use crate::json::Malformed;
 use crate::mcp::call::Broken;
 use crate::mcp::revision::Era;
 
@@ -228,7 +229,7 @@ async fn what_is_found_is_counted() {
     }
     let params = Object::parse(r#"{"arguments":7}"#).expect("parameters");
     let admitted = guard.admit(&hub(), Method::GetPrompt, None, &params);
-    assert_eq!(admitted, Err(BadArguments::NoObject));
+    assert_eq!(admitted, Err(BadArguments::NoObject(Malformed::NotAnObject)));
     assert_eq!(guard.admit(&hub(), Method::CallTool, None, &params), Ok(()));
     let counts = Counts {
         arguments: 1,

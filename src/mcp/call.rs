@@ -232,9 +232,9 @@ impl Ask {
                 (Kind::Tool, string(params, "taskId")?)
             }
             Method::Complete => {
-                let reference = params.get_object("ref");
+                let reference = params.read_object("ref");
                 let reference =
-                    reference.ok_or_else(|| BadParams("`ref` must be an object".into()))?;
+                    reference.map_err(|malformed| BadParams(malformed.in_member("ref")))?;
                 match reference.get_string("type").as_deref() {
                     Some("ref/prompt") => (Kind::Prompt, string(&reference, "name")?),
                     Some("ref/resource") => (Kind::Template, string(&reference, "uri")?),
@@ -411,6 +411,11 @@ mod tests {
             (Method::CallTool, r#"{"name":7}"#, "`name` must be a string"),
             (Method::ReadResource, r#"{"name":"x"}"#, "`uri` must be a string"),
             (Method::Complete, "{}", "`ref` must be an object"),
+            (
+                Method::Complete,
+                r#"{"ref":{"type":"a","type":"b"}}"#,
+                "`ref`: member \"type\" stands twice",
+            ),
             (
                 Method::Complete,
                 r#"{"ref":{"type":"ref/tool","name":"x"}}"#,

@@ -25,6 +25,7 @@ use super::{Error, Timeouts};
 use crate::mcp::call::{Body, Caller, Outcome, Reply};
 use crate::mcp::note::Notes;
 use crate::mcp::question::{Answered, Question};
+use crate::moment;
 
 /// How many calls of one upstream may wait for their clients' answers.
 pub(super) const MAX_ASKING: usize = 256;
@@ -236,7 +237,10 @@ impl Running {
         let lasted = self.began.elapsed();
         match self.sent.has_any() {
             true => Error::TimedOut(lasted),
-            false => Error::Unavailable(format!("there was no way to send it within {lasted:?}")),
+            false => {
+                let lasted = moment::seconds(lasted);
+                Error::Unavailable(format!("there was no way to send it within {lasted} s"))
+            }
         }
     }
 

@@ -7,7 +7,7 @@
 //!
 //! Promises: within [`SWEEP`] of the child's end nothing that it has started is left, as far as signals and
 //! `/proc` reach. The same if Weir ends, however it ends. A request to leave (SIGTERM) is handed on to the child's process
-//! group; [`END_ALL`] ends everything at once.
+//! group; [`END_ALL`] ends everything at once. What Weir itself does not end of (SIGHUP, SIGUSR1 …) does not end a keeper either.
 //!
 //! Knows nothing of: what is started. It has one thread, opens nothing, and holds no pipe of the child's.
 
@@ -25,8 +25,9 @@ use rustix::process::{
 
 use super::shim::{self, UNSTARTED};
 
-/// Tells the keeper to end the child and all that it has started, now.
-pub(super) const END_ALL: Signal = Signal::QUIT;
+/// Tells the keeper to end the child and all that it has started, now. Not a signal that operators send to all processes of
+/// a name: a keeper bears the name of Weir's binary.
+pub(super) const END_ALL: Signal = Signal::VTALARM;
 
 /// How long what a child has started may take to be gone: what the kernel holds on to is left to it.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -70,9 +71,9 @@ pub(super) fn keep(parent: Option<Pid>, program: OsString, arguments: Vec<OsStri
                     let _ = waitpid(Some(process), WaitOptions::NOHANG);
                 }
             }
-            Ok(Heard::SIGQUIT) => break end_all(child),
-            Ok(_) => _ = kill_process_group(child, Signal::TERM),
-            Err(_) => {}
+            Ok(Heard::SIGVTALRM) => break end_all(child),
+            Ok(Heard::SIGTERM | Heard::SIGINT) => _ = kill_process_group(child, Signal::TERM),
+            Ok(_) | Err(_) => {}
         }
     };
     end_like(status)
@@ -80,9 +81,10 @@ pub(super) fn keep(parent: Option<Pid>, program: OsString, arguments: Vec<OsStri
 
 /// What a keeper listens to; everything else ends it, or is ignored, as usual.
 fn signals() -> SigSet {
-    [Heard::SIGCHLD, Heard::SIGQUIT, Heard::SIGTERM, Heard::SIGINT, Heard::SIGHUP]
-        .into_iter()
-        .collect()
+    let with_effect = [Heard::SIGCHLD, Heard::SIGVTALRM, Heard::SIGTERM, Heard::SIGINT];
+    // Sent to all processes of this name, these mean Weir: reload, stop, reopen files, hand over.
+    let without = [Heard::SIGHUP, Heard::SIGQUIT, Heard::SIGUSR1, Heard::SIGUSR2, Heard::SIGALRM];
+    with_effect.into_iter().chain(without).collect()
 }
 
 /// Hears the usual signals again: what a keeper becomes, or starts, inherits what it has put off.

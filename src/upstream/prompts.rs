@@ -84,10 +84,7 @@ impl Prompts {
     fn get(&self, call: &Call) -> Result<Bytes, String> {
         let given = match call.params.get("arguments") {
             None => Object::new(),
-            Some(_) => {
-                let given = call.params.get_object("arguments");
-                given.ok_or("`arguments` must be an object")?
-            }
+            Some(_) => read_member(&call.params, "arguments")?,
         };
         let mut arguments = BTreeMap::new();
         for name in given.keys() {
@@ -99,12 +96,16 @@ impl Prompts {
     }
 
     fn complete(&self, call: &Call) -> Result<Bytes, String> {
-        let argument = call.params.get_object("argument").ok_or("`argument` must be an object")?;
+        let argument = read_member(&call.params, "argument")?;
         let name = argument.get_string("name").ok_or("`argument.name` must be a string")?;
         let value = argument.get_string("value").ok_or("`argument.value` must be a string")?;
         let completed = self.library.complete(&call.subject, &name, &value);
         completed.map(json::on_one_line).map_err(|refusal| refusal.to_string())
     }
+}
+
+fn read_member(params: &Object, member: &str) -> Result<Object, String> {
+    params.read_object(member).map_err(|malformed| malformed.in_member(member))
 }
 
 /// The task that keeps the library open.

@@ -64,7 +64,7 @@ fn a_client_is_made_rotated_and_removed() {
     assert_snapshot!(err, @r"
     wrote the client `ann` into weir.toml
     next: give the key to the client, which sends it as `Authorization: Bearer <key>`; it is not shown again
-          start Weir again: it reads its configuration once
+          a running Weir takes the file up within seconds
     ");
     assert_snapshot!(masked(&read(folder, "weir.toml"), &key), @r#"
     include = ["conf.d/*.toml"]
@@ -102,7 +102,7 @@ fn a_client_is_made_rotated_and_removed() {
     let (new, err) = key_of(folder, &["keys", "rotate", "ann"]);
     assert_snapshot!(err, @r"
     wrote a second key of `ann` into weir.toml
-    next: start Weir again: it reads its configuration once, and both keys are good then
+    next: a running Weir takes the file up within seconds; both keys are good then
           give the key to the client; it is not shown again
           `weir keys rotate ann --finish` drops the older one, once the client has it
     ");
@@ -116,7 +116,7 @@ fn a_client_is_made_rotated_and_removed() {
     assert_snapshot!(shown(folder, &["keys", "rotate", "ann", "--finish"]), @r"
     $ weir keys rotate ann --finish
     ! dropped the older key of `ann` from weir.toml
-    next: start Weir again: it reads its configuration once
+    next: a running Weir takes the file up within seconds
     => 0
     ");
     assert_eq!(read(folder, "weir.toml"), both.replace(&format!("\"{}\", ", sha256(&key)), ""));
@@ -129,7 +129,7 @@ fn a_client_is_made_rotated_and_removed() {
     assert_snapshot!(shown(folder, &["keys", "revoke", "ann"]), @r"
     $ weir keys revoke ann
     ! removed the client `ann` from weir.toml
-    next: start Weir again: until then its keys are good
+    next: a running Weir takes the file up within seconds; until then the client's keys are good there
     => 0
     ");
     assert_eq!(read(folder, "weir.toml"), CONFIG);
@@ -169,7 +169,7 @@ fn what_stands_in_an_included_file_is_changed_there() {
     assert_snapshot!(shown(folder, &["keys", "revoke", "ci"]), @r"
     $ weir keys revoke ci
     ! removed the client `ci` from conf.d/machines.toml
-    next: start Weir again: until then its keys are good
+    next: a running Weir takes the file up within seconds; until then the client's keys are good there
     => 0
     ");
     assert_snapshot!(masked(&read(folder, file), &other), @r#"
@@ -182,7 +182,7 @@ fn what_stands_in_an_included_file_is_changed_there() {
     assert_snapshot!(shown(folder, &["keys", "revoke", "builder"]), @r#"
     $ weir keys revoke builder
     ! removed the client `builder` from conf.d/machines.toml
-    next: start Weir again: until then its keys are good
+    next: a running Weir takes the file up within seconds; until then the client's keys are good there
     note: no client is left, so whoever reaches Weir on this machine will enter without a key; write mode = "required" in [auth] to keep the door closed
     => 0
     "#);
@@ -331,13 +331,13 @@ fn the_last_and_the_first_client_change_who_may_come_in() {
     assert_snapshot!(err, @r"
     wrote the client `ann` into weir.toml
     next: give the key to the client, which sends it as `Authorization: Bearer <key>`; it is not shown again
-          start Weir again: it reads its configuration once
+          a running Weir takes the file up within seconds
     note: this is the first client: from now on every client needs a key
     ");
     assert_snapshot!(shown(folder, &["keys", "revoke", "ann"]), @r#"
     $ weir keys revoke ann
     ! removed the client `ann` from weir.toml
-    next: start Weir again: until then its keys are good
+    next: a running Weir takes the file up within seconds; until then the client's keys are good there
     note: no client is left, so whoever reaches Weir on this machine will enter without a key; write mode = "required" in [auth] to keep the door closed
     => 0
     "#);

@@ -81,7 +81,8 @@ async fn f67_bodies_that_trickle_or_are_not_what_was_said_end_their_connection_o
         ("Transfer-Encoding: chunked", "2\r\n{}\r\n", "408"),
         ("Transfer-Encoding: chunked", "zz\r\n{}\r\n0\r\n\r\n", "400"),
         ("Transfer-Encoding: chunked", "fffffffffffffffff\r\n{}\r\n0\r\n\r\n", "400"),
-        ("Transfer-Encoding: gzip, chunked", "0\r\n\r\n", "400"),
+        ("Transfer-Encoding: gzip, chunked", "0\r\n\r\n", "501"),
+        ("Transfer-Encoding: chunked, chunked", "0\r\n\r\n", "400"),
     ] {
         let mut client = Client::connect(house.address).await.expect("it listens");
         let head = client.head("ping", "");

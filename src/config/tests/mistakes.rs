@@ -593,6 +593,14 @@ env = { "A=B" = "hunter2" }
 }
 
 #[test]
+fn a_password_in_a_url_is_not_drawn_whichever_key_holds_it() {
+    let config = "[upstreams.a]\ncommand = \"x\"\nargs = [\"postgres://me:hunter2@h/x\", 4]\ncwd = 'ftp://hunter2@h' 7\n";
+    let told = mistakes(config) + &mistakes(config.trim_end_matches(" 7\n"));
+    assert!(told.contains("args = [\"postgres://**********@h/x\", 4]"), "{told}");
+    assert!(told.contains("not TOML") && !told.contains("hunter2"), "{told}");
+}
+
+#[test]
 fn a_secret_is_not_drawn_from_broken_toml_either() {
     let drawn = mistakes(
         r#"[upstreams.a]

@@ -112,6 +112,8 @@ async fn admit(
     record: &Record,
 ) -> Result<(Route, Guest), Box<Reply>> {
     let (settings, meters) = (&door.settings, door.gateway.meters());
+    head::check_transfer(&parts.headers)
+        .map_err(|(status, text)| closing(body::refusal(status, text)))?;
     origin::check(settings, &parts.uri, &parts.headers).map_err(|stranger| {
         debug!(%stranger, host = ?parts.headers.get(HOST), origin = ?parts.headers.get(ORIGIN), "a request is refused");
         meters.refused(Reason::Host);

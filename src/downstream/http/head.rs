@@ -3,7 +3,9 @@
 //! Knows nothing of: Host and Origin (see `origin`), and what the body will say.
 
 use hyper::StatusCode;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING,
+};
 
 use crate::downstream::origin::only;
 use crate::policy::Credentials;
@@ -19,6 +21,24 @@ pub(super) fn credentials(headers: &HeaderMap) -> Option<Credentials<'_>> {
         .then_some(Credentials::Bearer(token))
 }
 
+/// Refuses a body that is coded in another way than chunked, once. The library looks at the last coding only, and would
+/// take any others for what the body consists of.
+pub(super) fn check_transfer(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
+    let values =
+        headers.get_all(TRANSFER_ENCODING).iter().map(|it| it.to_str().unwrap_or_default());
+    let codings: Vec<_> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
+    let is_chunked = |coding: &&str| coding.eq_ignore_ascii_case("chunked");
+    match codings.as_slice() {
+        [] => Ok(()),
+        [coding] if is_chunked(coding) => Ok(()),
+        // RFC 9112, 6.1: chunked MUST NOT be applied more than once; a coding that is not known SHOULD get 501.
+        codings if codings.iter().all(|it| is_chunked(it)) => {
+            Err((StatusCode::BAD_REQUEST, "the Transfer-Encoding must be chunked, once"))
+        }
+        _ => Err((StatusCode::NOT_IMPLEMENTED, "no Transfer-Encoding but chunked is taken")),
+    }
+}
+
 /// Refuses a body that is not plain JSON, and a client that cannot read what it would get.
 pub(super) fn check_post(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
     check_body(headers)?;
@@ -31,9 +51,16 @@ pub(super) fn check_post(headers: &HeaderMap) -> Result<(), (StatusCode, &'stati
 
 /// Refuses a body that is not plain JSON.
 pub(super) fn check_body(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
-    let media = only(headers, &CONTENT_TYPE).map(media_type);
-    if !media.is_some_and(|media| media.eq_ignore_ascii_case("application/json")) {
+    let content_type = only(headers, &CONTENT_TYPE).unwrap_or_default();
+    if !media_type(content_type).eq_ignore_ascii_case("application/json") {
         let text = "the Content-Type must be application/json";
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+    }
+    // RFC 8259, 8.1: JSON between systems is UTF-8.
+    let is_utf8 =
+        |charset: &str| ["utf-8", "utf8"].iter().any(|it| charset.eq_ignore_ascii_case(it));
+    if !parameter(content_type, "charset").is_none_or(is_utf8) {
+        let text = "the charset of the Content-Type must be utf-8";
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
     if headers.contains_key(CONTENT_ENCODING) {
@@ -54,24 +81,39 @@ pub(super) fn check_get(headers: &HeaderMap) -> Result<(), (StatusCode, &'static
 /// What clients write who read all that is sent here.
 const USUAL: &str = "application/json, text/event-stream";
 
-/// Whether a client reads a media type. One that does not say reads everything (RFC 9110, 12.5.1);
-/// weights are not looked at, since there is nothing to choose between.
+/// Whether a client reads a media type. One that does not say reads everything. The most specific range that matches
+/// decides, and a weight of 0 refuses (RFC 9110, 12.5.1); other weights are not looked at, since there is nothing to
+/// choose between.
 fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
     if !headers.contains_key(ACCEPT) || only(headers, &ACCEPT) == Some(USUAL) {
         return true;
     }
     let (wanted_kind, _) = wanted.split_once('/').unwrap_or((wanted, ""));
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(media_type).any(|media| {
-        let any_of_kind = media.strip_suffix("/*");
-        media == "*/*"
-            || media.eq_ignore_ascii_case(wanted)
-            || any_of_kind.is_some_and(|kind| kind.eq_ignore_ascii_case(wanted_kind))
-    })
+    let matches = values.flat_map(|value| value.split(',')).filter_map(|range| {
+        let specificity = match media_type(range) {
+            "*/*" => 0,
+            media if media.eq_ignore_ascii_case(wanted) => 2,
+            media => media
+                .strip_suffix("/*")
+                .filter(|kind| kind.eq_ignore_ascii_case(wanted_kind))
+                .map(|_| 1)?,
+        };
+        let weight = parameter(range, "q").map_or(Ok(1.0), str::parse::<f32>);
+        Some((specificity, weight.is_ok_and(|weight| weight > 0.0)))
+    });
+    matches.max().is_some_and(|(_, is_read)| is_read)
 }
 
 fn media_type(value: &str) -> &str {
     value.split(';').next().unwrap_or_default().trim()
+}
+
+/// A parameter of a media type, without quotes.
+fn parameter<'a>(value: &'a str, wanted: &str) -> Option<&'a str> {
+    let parameters = value.split(';').skip(1).filter_map(|it| it.split_once('='));
+    let mut values = parameters.filter(|(name, _)| name.trim().eq_ignore_ascii_case(wanted));
+    values.next().map(|(_, value)| value.trim().trim_matches('"'))
 }
 
 #[cfg(test)]
@@ -113,6 +155,24 @@ mod tests {
     }
 
     #[test]
+    fn a_body_is_chunked_once_or_not_coded() {
+        let te = |value: &'static str| (TRANSFER_ENCODING, value);
+        for (pairs, expected) in [
+            (vec![], None),
+            (vec![te("Chunked")], None),
+            (vec![te("chunked, chunked")], Some(400)),
+            (vec![te("chunked"), te("chunked")], Some(400)),
+            (vec![te("identity, chunked")], Some(501)),
+            (vec![te("gzip"), te("chunked")], Some(501)),
+            (vec![te(", chunked")], Some(501)),
+            (vec![te("chunked;q=1")], Some(501)),
+        ] {
+            let found = check_transfer(&headers(&pairs)).err().map(|(status, _)| status.as_u16());
+            assert_eq!(found, expected, "{pairs:?}");
+        }
+    }
+
+    #[test]
     fn a_post_is_json_for_somebody_who_reads_json_and_events() {
         let json = (CONTENT_TYPE, "application/json");
         for (pairs, expected) in [
@@ -129,6 +189,13 @@ mod tests {
             (vec![json.clone(), (ACCEPT, "application/json, text/event-stream;q=0.5")], None),
             (vec![json.clone(), (ACCEPT, "application/*"), (ACCEPT, "Text/Event-Stream")], None),
             (vec![json.clone(), (ACCEPT, "*/*")], None),
+            (vec![(CONTENT_TYPE, "application/json; charset=\"UTF-8\"")], None),
+            (vec![(CONTENT_TYPE, "application/json; charset=latin1")], Some(415)),
+            (vec![(CONTENT_TYPE, "application/json;version=1; Charset=utf-16")], Some(415)),
+            (vec![json.clone(), (ACCEPT, "application/json, text/event-stream;q=0")], Some(406)),
+            (vec![json.clone(), (ACCEPT, "*/*, text/event-stream; Q=0.000")], Some(406)),
+            (vec![json.clone(), (ACCEPT, "text/*;q=0, */*")], Some(406)),
+            (vec![json.clone(), (ACCEPT, "text/*;q=0, */*, text/event-stream;q=0.1")], None),
         ] {
             let found = check_post(&headers(&pairs)).err().map(|(status, _)| status.as_u16());
             assert_eq!(found, expected, "{pairs:?}");

@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
+use super::framing::Framing;
 use crate::budget::{Budget, Stage};
 use crate::downstream::Timeouts;
 
@@ -30,7 +31,8 @@ pub(super) struct Wire<S> {
 
 struct Inner<S> {
     io: S,
-    /// Read while looking whether the client is still there; hyper gets it first.
+    framing: Framing,
+    /// Read while looking whether the client is still there, or together with the end of a request; hyper gets it first.
     ahead: BytesMut,
     /// The client has closed its side.
     ended: bool,
@@ -67,6 +69,7 @@ impl<S> Wire<S> {
         let head = Phase::Head(Instant::now() + timeouts.head);
         let inner = Inner {
             io,
+            framing: Framing::default(),
             ahead: BytesMut::new(),
             ended: false,
             read_timer: Timer::default(),
@@ -83,8 +86,9 @@ impl<S> Wire<S> {
         Self { inner: Arc::new(Mutex::new(inner)), phase: Arc::new(phase) }
     }
 
-    /// Tells that a request's head has been read.
-    pub(super) fn busy(&self) -> Busy {
+    /// Tells that a request's head has been read, and how long its body is if it is not chunked.
+    pub(super) fn busy(&self, body_bytes: Option<u64>) -> Busy {
+        self.lock().framing.begin_body(body_bytes);
         *self.phase.lock() = Phase::Busy;
         Busy(Arc::clone(&self.phase))
     }
@@ -177,20 +181,36 @@ impl<S: AsyncRead + Unpin> Inner<S> {
         if self.ended { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// Reads what belongs to the request under way. Behind its end only the end of the stream is looked for: whoever reads
+    /// then is woken when the request has been answered.
     fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.framing.is_at_end() {
+            ready!(self.poll_gone(cx));
+            return if self.ahead.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending };
+        }
+        let before = into.filled().len();
         if !self.ahead.is_empty() {
             let count = self.ahead.len().min(into.remaining());
             into.put_slice(&self.ahead[..count]);
-            self.ahead.advance(count);
+            let taken = self.framing.take(&mut into.filled_mut()[before..]);
+            into.set_filled(before + taken);
+            self.ahead.advance(taken);
+            if self.ahead.is_empty() {
+                // An idle connection keeps no room for it.
+                self.ahead = BytesMut::new();
+            }
             return Poll::Ready(Ok(()));
         }
         if self.ended {
             return Poll::Ready(Ok(()));
         }
-        let before = into.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, into);
-        if matches!(read, Poll::Ready(Ok(()))) && into.filled().len() == before {
-            self.ended = true;
+        if matches!(read, Poll::Ready(Ok(()))) {
+            let came = &mut into.filled_mut()[before..];
+            self.ended = came.is_empty();
+            let taken = self.framing.take(came);
+            self.ahead.extend_from_slice(&came[taken..]);
+            into.set_filled(before + taken);
         }
         read
     }
@@ -203,6 +223,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let mut inner = self.lock();
+        if !self.is_busy() {
+            inner.framing.begin_head();
+        }
         let before = into.filled().len();
         match inner.poll_read(cx, into) {
             Poll::Ready(Ok(())) if into.filled().len() > before => {
@@ -376,14 +399,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn between_requests_there_is_more_time_and_none_runs_while_one_is_worked_on() {
         let (mut wire, mut client) = wire(64);
-        let busy = wire.busy();
+        let busy = wire.busy(Some(0));
         let waited = tokio::time::timeout(Duration::from_secs(600), wire.read_u8()).await;
         assert!(waited.is_err(), "no limit of the connection's own");
         drop(busy);
         let start = Instant::now();
         wire.clone().idle_too_long().await;
         assert_eq!(start.elapsed(), Duration::from_secs(75));
-        drop(wire.busy());
+        drop(wire.busy(Some(0)));
         client.write_all(b"P").await.expect("room");
         assert!(wire.read_u8().await.is_ok());
         let start = Instant::now();

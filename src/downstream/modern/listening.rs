@@ -57,8 +57,8 @@ pub(super) fn listen(
     streams: &Streams,
 ) -> Result<Listening, Refused> {
     let filter = params
-        .get_object("notifications")
-        .ok_or_else(|| invalid_params("`notifications` must be an object"))?;
+        .read_object("notifications")
+        .map_err(|malformed| invalid_params(&malformed.in_member("notifications")))?;
     let topics = Topic::ALL.map(|topic| filter.get(topic.filter_member()) == Some("true"));
     let resources = read_names(&filter, RESOURCE_SUBSCRIPTIONS)?;
     let tasks = read_names(&filter, TASK_IDS)?;

@@ -50,6 +50,22 @@ async fn what_is_wrong_with_a_head_has_its_own_status() {
         (format!("GET /mcp HTTP/1.1\r\n{host}Mcp-Session-Id: x\r\n\r\n"), 404),
         (format!("DELETE /mcp HTTP/1.1\r\n{host}Mcp-Session-Id: x\r\n\r\n"), 404),
         (format!("GET /mcp HTTP/1.1\r\n{host}{many}\r\n"), 431),
+        (format!("GET /mcp HTTP/1.1\n{host}\r\n"), 400),
+        (format!("GET /mcp HTTP/1.1\r\n{host}X: y\n\r\n"), 400),
+        (format!("GET /other HTTP/1.1\r\n{host}\n\r\n\r\n"), 400),
+        (format!("\nGET /mcp HTTP/1.1\r\n{host}\r\n"), 400),
+        (
+            format!(
+                "POST /mcp HTTP/1.1\r\n{host}Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n"
+            ),
+            501,
+        ),
+        (
+            format!(
+                "POST /mcp HTTP/1.1\r\n{host}Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n"
+            ),
+            400,
+        ),
         (format!("GET /mcp HTTP/1.1\r\n{host}{wide}\r\n"), 431),
     ] {
         let response = world.connect().ask(&request).await;
@@ -130,6 +146,28 @@ async fn pipelined_requests_are_answered_in_order() {
     client.write(requests.concat()).await;
     for expected in ["echo", "progress", "secret"] {
         assert_eq!(text_of(&client.response().await.json()), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bare_line_feed_behind_any_request_is_refused() {
+    let world = World::start().await;
+    let good = modern("tools/list", "");
+    let (head, body) = good.split_once("\r\n\r\n").expect("a head");
+    let head: Vec<_> = head.lines().filter(|line| !line.starts_with("Content-Length")).collect();
+    let chunked = format!(
+        "{}\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+        head.join("\r\n"),
+        body.len()
+    );
+    let bad = good.replacen("\r\n", "\n", 1);
+    for first in [&good, &chunked] {
+        let mut client = world.connect();
+        client.write(format!("{first}{chunked}{bad}{good}")).await;
+        assert_eq!(client.response().await.status, 200);
+        assert_eq!(client.response().await.status, 200);
+        assert_eq!(client.response().await.status, 400);
+        assert!(client.is_closed().await);
     }
 }
 

@@ -1,0 +1,103 @@
+//! Signals that tools send to services: what each of them means, and which of them mean nothing.
+
+use std::io::{BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::serving::line_with;
+use super::{folder, runs, script, scripted, serve};
+
+/// They change nothing, at Weir and at what it starts beside each child.
+const WITHOUT_EFFECT: [Signal; 5] =
+    [Signal::USR1, Signal::ALARM, Signal::VTALARM, Signal::PROF, Signal::XFSZ];
+
+const SERVED: &str = "[server]\nlisten = \"127.0.0.1:0\"\nwatch = false\n[log]\nformat = \"json\"\n[admin]\nenabled = false\n";
+
+fn send(to: Pid, signal: Signal) {
+    kill_process(to, signal).expect("it runs");
+}
+
+/// The process that started this one.
+#[cfg(target_os = "linux")]
+fn parent(process: &str) -> Pid {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("a parent");
+    Pid::from_raw(parent.trim().parse().expect("a number")).expect("a process")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn signals_that_are_sent_to_all_processes_named_weir_end_no_child() {
+    let folder = folder("");
+    let folder = folder.path();
+    script(folder, "kept", &[]);
+    let path = folder.join("kept.sh");
+    let text = std::fs::read_to_string(&path).expect("written");
+    std::fs::write(&path, format!("echo $$ > kept.pid\n{text}")).expect("written");
+    std::fs::write(folder.join("weir.toml"), format!("{SERVED}{}", scripted("kept")))
+        .expect("written");
+    let (mut weir, mut log, _) = serve(folder);
+    log.find(|line| line.as_ref().is_ok_and(|line| line.contains("\"listed\""))).expect("listed");
+    let child = std::fs::read_to_string(folder.join("kept.pid")).expect("written");
+    let keeper = parent(child.trim());
+    for signal in [Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM] {
+        send(keeper, signal);
+    }
+    let process = Pid::from_child(&weir);
+    WITHOUT_EFFECT.into_iter().for_each(|signal| send(process, signal));
+    send(process, Signal::HUP);
+    log.find(|line| line.as_ref().is_ok_and(|line| line.contains("says the same")))
+        .expect("it reloads");
+    assert!(runs(child.trim()));
+    assert_eq!(parent(child.trim()), keeper);
+    send(process, Signal::QUIT);
+    let rest = std::thread::spawn(move || log.count());
+    assert!(weir.wait().expect("it ends").success());
+    rest.join().expect("read");
+    assert!(!runs(child.trim()));
+}
+
+/// `weir stdio`, with a client that has begun.
+fn begun(folder: &Path) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut command = crate::program();
+    command.arg("stdio").current_dir(folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut weir = command.spawn().expect("it starts");
+    let mut output = BufReader::new(weir.stdout.take().expect("piped"));
+    let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    let input = weir.stdin.as_mut().expect("piped");
+    writeln!(input, "{INITIALIZE}\n{initialized}").expect("it reads");
+    line_with(&mut output, "protocolVersion");
+    (weir, output)
+}
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#;
+
+#[test]
+fn weir_on_stdio_reloads_at_sighup_and_ends_at_sigquit_and_at_no_signal_that_means_neither() {
+    let config = "[server]\nwatch = false\n[upstreams.house]\nprompts_dir = \"prompts\"\n";
+    let folder = folder(config);
+    let (mut weir, mut output) = begun(folder.path());
+    let process = Pid::from_child(&weir);
+    WITHOUT_EFFECT.into_iter().chain([Signal::USR2]).for_each(|signal| send(process, signal));
+    let denied = format!("{config}prompts.deny = [\"secret-*\"]\n");
+    std::fs::write(folder.path().join("weir.toml"), denied).expect("written");
+    send(process, Signal::HUP);
+    line_with(&mut output, "notifications/prompts/list_changed");
+    send(process, Signal::QUIT);
+    assert!(weir.wait().expect("it ends").success());
+}
+
+#[test]
+fn the_last_line_of_standard_input_is_read_without_its_line_end() {
+    let folder = folder("[upstreams.house]\nprompts_dir = \"prompts\"\n");
+    for (said, expected) in [(INITIALIZE, "protocolVersion"), (r#"{"jsonrpc":"2.0""#, "-32700")] {
+        let mut command = assert_cmd::Command::from_std(crate::program());
+        let output = command.arg("stdio").current_dir(folder.path()).write_stdin(said).output();
+        let output = output.expect("it runs");
+        let out = String::from_utf8(output.stdout).expect("text");
+        assert!(out.contains(expected) && output.status.success(), "{said}: {out}");
+    }
+}
