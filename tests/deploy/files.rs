@@ -253,3 +253,24 @@ fn the_image_is_built_with_the_pinned_toolchain() {
     let minor = version.rsplit_once('.').expect("three parts").0;
     assert!(text.contains(&format!("FROM rust:{minor}-alpine")), "{minor}");
 }
+
+/// The image is built from what `.dockerignore` lets through, and cargo reads the manifests of all members of a workspace.
+#[test]
+fn the_images_build_context_holds_every_package_of_the_workspace() {
+    let repository = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let ignored = std::fs::read_to_string(repository.join(".dockerignore")).expect("a text");
+    let context = tempfile::TempDir::new().expect("a folder");
+    for name in ignored.lines().filter_map(|line| line.strip_prefix('!')) {
+        let copied = std::process::Command::new("cp")
+            .arg("-R")
+            .args([repository.join(name), context.path().join(name)])
+            .status();
+        assert!(copied.expect("cp runs").success(), "{name}");
+    }
+    let metadata = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(context.path())
+        .output()
+        .expect("cargo runs");
+    assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
+}

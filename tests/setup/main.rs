@@ -6,3 +6,5 @@ mod connect;
 mod desk;
 mod init;
 mod readme;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod release;

@@ -1,0 +1,3 @@
+//! Example MCP servers, one for each era of the protocol.
+//!
+#![doc = include_str!("README.md")]
