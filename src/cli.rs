@@ -22,6 +22,7 @@ mod failure;
 mod files;
 mod get;
 mod handover;
+mod health;
 mod help;
 mod house;
 mod init;
@@ -121,6 +122,9 @@ enum Command {
     /// Says how the running Weir of a configuration is doing.
     #[command(after_help = help::STATUS)]
     Status(status::Args),
+    /// Tells whether the running Weir of a configuration is alive and ready, for probes of containers.
+    #[command(after_help = help::HEALTH)]
+    Health(health::Args),
     /// Has the running Weir of a configuration read it again.
     #[command(after_help = help::RELOAD)]
     Reload(reload::Args),
@@ -199,6 +203,7 @@ fn start(command: Command) -> Result<(), Failure> {
             Command::Complete(args) => stoppable(complete::run(args)).await,
             Command::Pins(args) => stoppable(pins::run(args)).await,
             Command::Status(args) => stoppable(status::run(args)).await,
+            Command::Health(args) => stoppable(health::run(args)).await,
             Command::Reload(args) => stoppable(reload::run(args)).await,
             Command::Top(args) => top::run(args).await,
             Command::Init(args) => init::run(&args),

@@ -124,6 +124,17 @@ pub struct Entrance {
     pub has_providers: bool,
 }
 
+/// Where a Weir that runs with a configuration can be reached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listeners {
+    /// Where clients connect.
+    pub server: Server,
+    /// Where operators look.
+    pub admin: Admin,
+    /// Where it keeps what it writes, the address of its listener for operators among it.
+    pub state: State,
+}
+
 /// The files that decide what a configuration says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sources {
@@ -191,6 +202,30 @@ impl Config {
         let has_clients = !config.clients.is_empty();
         let has_providers = !config.providers.is_empty();
         Ok(Entrance { server: config.server, auth: config.auth, has_clients, has_providers })
+    }
+
+    /// Tells where a Weir that runs with a file can be reached, whatever mistakes are in the file by now. Where it
+    /// cannot be read at all only the usual state is known; then why is returned, too.
+    pub fn listeners(path: &Path, options: &Options) -> (Listeners, Option<Report>) {
+        let vault = Vault::new(&options.environment, &options.stop, false);
+        let surroundings = Surroundings { vault, on_disk: false, only: Some(&[]) };
+        let read = |main: &File| {
+            let read =
+                document::read_with_mistakes(main, &options.environment, |root| Listeners {
+                    server: root.table("server", |t| sections::server(t, &surroundings)),
+                    admin: root.table("admin", |t| admin::admin(t, &surroundings)),
+                    state: root.table("state", |t| audit::state(t, &options.environment)),
+                })?;
+            Ok(read.0)
+        };
+        match open(path).and_then(|main| read(&main)) {
+            Ok(listeners) => (listeners, None),
+            Err(report) => {
+                let usual = read(&file(path, String::new())).expect("an empty text is TOML");
+                let admin = Admin { enabled: false, ..usual.admin };
+                (Listeners { admin, ..usual }, Some(report))
+            }
+        }
     }
 
     fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {

@@ -52,6 +52,7 @@ pub use bounds::{PerClient, Timeouts};
 pub use doors::Doors;
 use era::Versions;
 use http::Protection;
+use http::crowding::OpenConnections;
 use http::pair::Pairs;
 pub use introduction::introduction;
 use origin::{AllowedHost, Origin};
@@ -136,6 +137,8 @@ pub struct Door {
     sessions: Arc<Sessions>,
     /// The clients of the HTTP+SSE pair.
     pairs: Pairs,
+    /// Connections over HTTP, whatever is said on them.
+    connections: Arc<OpenConnections>,
     streams: Arc<Streams>,
     turns: Arc<Turns>,
     /// Every task of this room runs on it, so that a drain can wait for them.
@@ -166,6 +169,7 @@ impl Door {
             settings,
             sessions,
             pairs,
+            connections: Arc::default(),
             streams,
             turns,
             tasks,
@@ -188,6 +192,7 @@ impl Door {
             settings: Settings { audit: self.settings.audit.clone(), held, ..settings },
             sessions: Arc::clone(&self.sessions),
             pairs: self.pairs.clone(),
+            connections: Arc::clone(&self.connections),
             streams: Arc::clone(&self.streams),
             turns: Arc::clone(&self.turns),
             tasks: self.tasks.clone(),

@@ -52,7 +52,7 @@ use crate::policy::{Policy, Principal};
 use crate::upstream::{self, Upstream};
 pub use asked::{Asked, Went};
 pub(crate) use entering::Standing;
-use entering::Way;
+use entering::{Origin, Way};
 pub use fault::Fault;
 use first_list::FirstList;
 pub use generation::{Generation, Parts};
@@ -98,8 +98,7 @@ pub struct Guest {
     generation: Arc<Generation>,
     principal: Principal,
     way: Way,
-    /// Where its connection comes from, if it comes over a network.
-    from: Option<IpAddr>,
+    origin: Origin,
     /// What the client may see, as it changes.
     view: watch::Receiver<Arc<View>>,
     /// Whether its role hides nothing and it showed no credentials.
@@ -232,7 +231,7 @@ impl Guest {
 
     /// Where its connection comes from, if it comes over a network.
     pub fn from(&self) -> Option<IpAddr> {
-        self.from
+        self.origin.from
     }
 
     /// The guest as one client, where there are no sessions that could tell more.

@@ -11,6 +11,7 @@
 //! Knows nothing of: where its settings come from, and how what it tells is shown.
 
 mod answer;
+mod connections;
 mod health;
 pub mod limits;
 mod listen;

@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use certificates::Certificate;
+pub use certificates::{Certificate, Validity};
 use certificates::{Certificates, Holder};
 use keys::{Key, Keys};
 use limits::{Limit, Limits};
@@ -36,8 +36,6 @@ pub enum Credentials<'a> {
     None,
     /// A bearer token: one of Weir's API keys, or an access token of an identity provider.
     Bearer(&'a str),
-    /// A certificate, proven in the TLS handshake.
-    Certificate(&'a Arc<Certificate>),
 }
 
 /// What somebody was let in with, to be judged again under other rules. Nobody could come in with it.
@@ -63,6 +61,9 @@ pub enum Pass {
 pub struct Arrival<'a> {
     /// What is shown.
     pub credentials: Credentials<'a>,
+    /// The client certificate of the connection. It identifies a client that sends no bearer token, and it
+    /// has to be valid whatever the client sends.
+    pub certificate: Option<&'a Arc<Certificate>>,
     /// Where the connection comes from, if it comes over a network: the peer's own address, whatever
     /// headers say.
     pub from: Option<IpAddr>,
@@ -108,6 +109,9 @@ pub enum Refusal {
     /// The client's key has expired.
     #[error("expired key")]
     Expired,
+    /// The connection's client certificate has expired, or no CA in force has signed it.
+    #[error("the client certificate is not valid any more")]
+    Certificate,
     /// Unknown credentials, and too many such attempts from this address.
     #[error("too many unknown keys from this address")]
     TooMany {
@@ -252,20 +256,26 @@ impl Policy {
         arrival: Arrival<'_>,
         now: SystemTime,
     ) -> Result<(Principal, Pass), Refusal> {
-        let entered = match arrival.credentials {
-            Credentials::None => {
-                let anonymous = self.anonymous.clone().ok_or(Refusal::Missing);
-                anonymous.map(|principal| (principal, Pass::Nothing))
-            }
-            Credentials::Bearer(token) if !self.tokens.is_empty() && tokens::is_token(token) => {
-                // Boxed: who shows a key, or nothing, needs no room for it.
-                Box::pin(self.tokens.find(token, now)).await
-            }
-            Credentials::Bearer(key) => self.keys.find(key, now),
-            Credentials::Certificate(certificate) => {
+        if !Certificate::holds(arrival.certificate, now) {
+            return Err(Refusal::Certificate);
+        }
+        // Who shows a key means that one, whatever the connection is secured with.
+        let entered = match (arrival.credentials, arrival.certificate) {
+            (Credentials::None, Some(certificate)) => {
                 let found = self.certificates.find(certificate, now);
                 found.map(|principal| (principal, Pass::Certificate(Arc::clone(certificate))))
             }
+            (Credentials::None, None) => {
+                let anonymous = self.anonymous.clone().ok_or(Refusal::Missing);
+                anonymous.map(|principal| (principal, Pass::Nothing))
+            }
+            (Credentials::Bearer(token), _)
+                if !self.tokens.is_empty() && tokens::is_token(token) =>
+            {
+                // Boxed: who shows a key, or nothing, needs no room for it.
+                Box::pin(self.tokens.find(token, now)).await
+            }
+            (Credentials::Bearer(key), _) => self.keys.find(key, now),
         };
         match entered {
             // Behind a proxy all clients have one address: whoever shows good credentials is let in even so.
@@ -347,7 +357,7 @@ mod tests {
     use crate::mcp::pattern::Rules;
 
     fn shows(credentials: Credentials<'_>) -> Arrival<'_> {
-        Arrival { credentials, from: None }
+        Arrival { credentials, certificate: None, from: None }
     }
 
     #[tokio::test]

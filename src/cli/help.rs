@@ -135,6 +135,16 @@ Examples:
 Exit code 0 if it is ready and every upstream is up; 1 if it serves and something needs a look, which is told on \
 standard error; 3 if it does not take the token; 4 if nothing runs there. It is asked over the listener of [admin].";
 
+pub(super) const HEALTH: &str = "\
+Examples:
+  weir health                             # of the Weir that runs with ./weir.toml
+  weir health --live --timeout 1          # only whether it is alive
+  docker inspect -f '{{.State.Health.Status}}' weir   # what a HEALTHCHECK with it has found
+
+Exit code 0 if it is ready, or with --live alive; 1 if it is alive and not ready, and why is told on standard error; 4 if \
+nothing answers. It is asked over the listener of [admin], without a token, or where there is none, at its endpoint. A \
+mistake in the configuration since it started does not count.";
+
 pub(super) const RELOAD: &str = "\
 Examples:
   weir reload                             # the Weir that runs with ./weir.toml

@@ -11,7 +11,7 @@ use super::needed::{self, Wanted};
 use super::{output, waiting};
 use crate::app::{App, Files};
 use crate::catalog::{Target, View};
-use crate::config::{Config, Options, Report, Warning, nearest};
+use crate::config::{Config, Listeners, Options, Report, Warning, nearest};
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
 use crate::ops::status::CUT;
@@ -71,7 +71,7 @@ impl ConfigArgs {
     /// Reads the configuration without its upstreams, whose secrets are not fetched.
     pub(super) async fn load_alone(&self, options: &Options) -> Result<Loaded, Failure> {
         if self.demo {
-            return Err(Failure::Usage("`--demo` is a fleet of its own, which nobody runs: name the configuration of the Weir that does".to_owned()));
+            return Err(nobody_runs_the_demo());
         }
         let found = self.find().await?;
         let config = match &found {
@@ -79,6 +79,21 @@ impl ConfigArgs {
             Found::Demo(_) => found.read(options).await?,
         };
         Ok(found.loaded(config))
+    }
+
+    /// Tells where the Weir that runs with the configuration can be reached, its file, and why it cannot be read, if
+    /// that is so.
+    pub(super) async fn listeners(&self) -> Result<(Listeners, PathBuf, Option<Report>), Failure> {
+        if self.demo {
+            return Err(nobody_runs_the_demo());
+        }
+        let path = match &self.config {
+            Some(path) => path.clone(),
+            None => find()?,
+        };
+        let read = |path: &Path, options: &Options| Ok(Config::listeners(path, options));
+        let (listeners, problems) = aside(path.clone(), &options(true), read).await?;
+        Ok((listeners, path, problems))
     }
 
     /// Checks the configuration and starts nothing for it; returns its warnings.
@@ -151,6 +166,10 @@ async fn aside<T: Send + 'static>(
 pub(super) fn options(allow_anonymous_network: bool) -> Options {
     let environment = std::env::vars_os().collect();
     Options { allow_anonymous_network, environment, ..Options::default() }
+}
+
+fn nobody_runs_the_demo() -> Failure {
+    Failure::Usage("`--demo` is a fleet of its own, which nobody runs: name the configuration of the Weir that does".to_owned())
 }
 
 /// Looks for the configuration where it usually is.

@@ -19,16 +19,17 @@ use futures::future::{Either, select};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::admin::whole;
 use super::failure::Failure;
-use crate::config::Config;
+use crate::config::{Admin, Config, State};
 use crate::ops::limits::{self, Left};
-use crate::ops::{Route, reload::Reloaded, status::Status, token, whereabouts};
+use crate::ops::whereabouts::{self, Whereabouts};
+use crate::ops::{Route, reload::Reloaded, status::Status, token};
 use crate::secret::Secret;
 
 /// Where a Weir of a configuration can be asked.
@@ -74,16 +75,14 @@ impl Running {
     /// configuration says so.
     pub(super) fn of(config: &Config, file: Option<&Path>) -> Result<Self, Silence> {
         let admin = &config.admin;
+        let said = announced(&config.state, file);
         let file = file.map(whole);
         let state = config.state.dir.as_deref();
-        let said = state.zip(file.as_deref()).and_then(|(dir, file)| whereabouts::find(dir, file));
         if !admin.enabled && said.is_none() {
             let text = "a Weir of this configuration cannot be asked: [admin] enabled = false";
             return Err(Silence::Failed(Failure::NoConfig(text.to_owned())));
         }
-        let mut addresses = Vec::from_iter(said.as_ref().map(|said| reachable(said.address)));
-        addresses.extend(admin.enabled.then(|| reachable(admin.address())));
-        addresses.dedup();
+        let addresses = addresses(admin, said.as_ref());
         let token_path = token::path(state.unwrap_or(Path::new("")));
         let mut tokens = Vec::from_iter(admin.token.clone());
         match state.map_or(Err(io::ErrorKind::NotFound.into()), token::read) {
@@ -191,6 +190,20 @@ impl Confirmed {
     }
 }
 
+/// Where the Weir that runs with a configuration said that it listens for operators.
+pub(super) fn announced(state: &State, file: Option<&Path>) -> Option<Whereabouts> {
+    let (dir, file) = state.dir.as_deref().zip(file)?;
+    whereabouts::find(dir, &whole(file))
+}
+
+/// Where operators can ask it: where it said that it listens, and where the configuration says so.
+pub(super) fn addresses(admin: &Admin, announced: Option<&Whereabouts>) -> Vec<SocketAddr> {
+    let mut addresses = Vec::from_iter(announced.map(|it| reachable(it.address)));
+    addresses.extend(admin.enabled.then(|| reachable(admin.address())));
+    addresses.dedup();
+    addresses
+}
+
 /// Asks for something, for so long.
 async fn ask(
     address: SocketAddr,
@@ -200,7 +213,9 @@ async fn ask(
     patience: Duration,
 ) -> Result<(StatusCode, Bytes), Silence> {
     let failed = |text: String| Silence::Failed(Failure::Unreachable(text));
-    match timeout(patience, fetch(address, route, query, token)).await {
+    let separator = if query.is_empty() { "" } else { "?" };
+    let uri = [route.path(), separator, query].concat();
+    match timeout(patience, fetch(address, &route.methods()[0], &uri, Some(token))).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Err(Silence::Nobody(nobody(address)))
@@ -217,7 +232,7 @@ fn nobody(address: SocketAddr) -> String {
 }
 
 /// Where a listener that takes connections to any address can be reached from here.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
+pub(super) fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
@@ -226,26 +241,26 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-async fn fetch(
+/// Sends one request on a connection of its own, and reads the answer.
+pub(super) async fn fetch(
     address: SocketAddr,
-    route: Route,
-    query: &str,
-    token: &Secret,
+    method: &Method,
+    uri: &str,
+    token: Option<&Secret>,
 ) -> io::Result<(StatusCode, Bytes)> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     let exchange = pin!(async move {
-        let mut shown = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
-            .map_err(io::Error::other)?;
-        shown.set_sensitive(true);
-        let method = route.methods()[0].clone();
-        let separator = if query.is_empty() { "" } else { "?" };
-        let uri = [route.path(), separator, query].concat();
         let request = Request::builder().method(method).uri(uri);
-        let request = request.header(HOST, address.to_string());
-        let request = request.header(AUTHORIZATION, shown).body(Empty::<Bytes>::new());
-        let request = request.map_err(io::Error::other)?;
+        let mut request = request.header(HOST, address.to_string());
+        if let Some(token) = token {
+            let mut shown = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
+                .map_err(io::Error::other)?;
+            shown.set_sensitive(true);
+            request = request.header(AUTHORIZATION, shown);
+        }
+        let request = request.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
         let response = sender.send_request(request).await.map_err(io::Error::other)?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;

@@ -35,10 +35,10 @@ a failure is still written to standard output: the rest of a list, the report of
 | code | meaning | whose move it is |
 |---|---|---|
 | 0 | done; also where a reader closed the pipe early | |
-| 1 | `pins diff` found something different | yours: review it, then `pins approve` |
+| 1 | `pins diff` found something different; `status` and `health`: it is alive, and something is wrong | yours: review it, then `pins approve`; the operator's |
 | 2 | wrong usage: arguments, a name that is not there, or a file of a client's or of `init`'s that cannot be read or written | yours |
 | 3 | not authenticated: `--as` names no client, or one whose keys have expired | yours, or the operator's |
-| 4 | an upstream, or the address to listen on, cannot be reached; an upstream is switched off | the operator's |
+| 4 | an upstream, the address to listen on, or a running Weir cannot be reached; an upstream is switched off | the operator's |
 | 5 | the answer was an error, or a question that the command line cannot answer | the upstream's |
 | 6 | denied: the item is there, and the policy hides it from this client | the operator's |
 | 74 | the output could not be written | yours: a full disk |

@@ -24,6 +24,19 @@ pub(super) fn read<R>(
     environment: &Environment,
     read: impl FnOnce(&Table<'_>) -> R,
 ) -> Result<(R, Vec<Problem>), Report> {
+    let (result, problems) = read_with_mistakes(main, environment, read)?;
+    match problems.iter().any(|p| p.severity == Severity::Error) {
+        true => Err(Report::new(problems)),
+        false => Ok((result, problems)),
+    }
+}
+
+/// Reads the same whatever mistakes are in it, and returns them. Fails where a file is not there or no TOML.
+pub(super) fn read_with_mistakes<R>(
+    main: &File,
+    environment: &Environment,
+    read: impl FnOnce(&Table<'_>) -> R,
+) -> Result<(R, Vec<Problem>), Report> {
     let mut ledger = Ledger::default();
     ledger.open(main);
     let Some(mut root) = parse(main, 0, &ledger) else { return Err(ledger.report([main])) };
@@ -49,10 +62,7 @@ pub(super) fn read<R>(
     }
     let result = Table::root(&ledger, &root).walk(read);
     let problems = ledger.settle(files());
-    match problems.iter().any(|p| p.severity == Severity::Error) {
-        true => Err(Report::new(problems)),
-        false => Ok((result, problems)),
-    }
+    Ok((result, problems))
 }
 
 /// Names the files of a configuration, and those that its secrets are told to be in, whether they are there or not.

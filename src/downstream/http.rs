@@ -8,6 +8,7 @@
 mod accept;
 mod body;
 pub(super) mod bounded;
+pub(super) mod crowding;
 mod detach;
 mod endpoint;
 mod framing;
@@ -28,7 +29,7 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
 use hyper::Request;
@@ -38,7 +39,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::Doors;
@@ -49,7 +49,7 @@ pub use pair::{MESSAGES_PATH, STREAM_PATH};
 pub use protection::Protection;
 pub use routes::Route;
 use tls::Tls;
-use wire::Wire;
+use wire::{Phases, Wire};
 pub use workers::{LAST_TASKS, Workers};
 
 /// What is known of a connection's other end.
@@ -58,6 +58,13 @@ struct Connection {
     peer: Option<SocketAddr>,
     /// What the client has proven to hold.
     certificate: Option<Arc<Certificate>>,
+}
+
+impl Connection {
+    /// Whether the client's certificate is not valid any more: no further request is served.
+    fn has_expired(&self) -> bool {
+        !Certificate::holds(self.certificate.as_ref(), SystemTime::now())
+    }
 }
 
 /// Serves one connection until either side ends it. When the house closes, the request that is under
@@ -74,14 +81,18 @@ pub(super) async fn serve_secured<S>(doors: Arc<Doors>, tls: &Tls, io: S, peer: 
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (stop, patience) = {
+    let (stop, patience, handshake) = {
         let door = doors.now();
-        (door.stop.clone(), door.settings.timeouts.handshake)
+        let timeouts = &door.settings.timeouts;
+        let handshake = Arc::new(Phases::new(timeouts, door.budget()));
+        door.connections.add(&handshake);
+        (door.stop.clone(), timeouts.handshake, handshake)
     };
     let mut accepting = std::pin::pin!(tls.accept(io, patience));
     let accepted = tokio::select! {
         biased;
         accepted = accepting.as_mut() => accepted,
+        () = handshake.over() => return,
         () = stop.cancelled() => match timeout(LAST_CALL, accepting).await {
             Ok(accepted) => accepted,
             Err(_) => return,
@@ -89,7 +100,6 @@ where
     };
     match accepted {
         Ok((stream, certificate)) => {
-            let certificate = certificate.map(Arc::new);
             serve(doors, stream, Connection { peer: Some(peer), certificate }).await;
         }
         Err(error) => {
@@ -103,7 +113,7 @@ async fn serve<S>(doors: Arc<Doors>, io: S, from: Connection)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let peer = from.peer;
+    let (peer, certificate) = (from.peer, from.certificate.clone());
     // What a connection is made with; who held the door would hold its configuration for as long.
     let (wire, builder, stop, _open) = {
         let door = doors.now();
@@ -115,6 +125,7 @@ where
             builder.max_headers(door.settings.max_headers);
         }
         let wire = Wire::new(io, &door.settings.timeouts, door.budget());
+        door.connections.add(wire.phases());
         (wire, builder, door.stop.clone(), open)
     };
     let service = service_fn(|request: Request<Incoming>| {
@@ -132,7 +143,12 @@ where
             biased;
             ended = connection.as_mut() => ended,
             () = wire.clone().idle_too_long() => Ok(()),
-            () = last_call(&stop, &wire) => {
+            () = last_call(stop.cancelled(), &wire) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+            // Requests that are running are answered; streams of changes end by themselves.
+            () = last_call(Certificate::expired(certificate.as_ref()), &wire) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -140,17 +156,22 @@ where
     };
     match ended {
         Ok(()) => {
-            let patience = if stop.is_cancelled() { LAST_SEE_OFF } else { SEE_OFF };
+            let patience = match wire.phases().is_over() {
+                // Nothing was said that it would have to hear.
+                true => Duration::ZERO,
+                false if stop.is_cancelled() => LAST_SEE_OFF,
+                false => SEE_OFF,
+            };
             wire.see_off(patience).await;
         }
         Err(error) => debug!(?peer, %error, "a connection broke"),
     }
 }
 
-/// Waits until the house closes, and until nobody is about to ask anything on this connection: either somebody
+/// Waits until the connection is to be closed, and until nobody is about to ask anything on it: either somebody
 /// has, and the answer will be the last, or nobody does for a moment.
-async fn last_call<S>(stop: &CancellationToken, wire: &Wire<S>) {
-    stop.cancelled().await;
+async fn last_call<S>(closing: impl Future<Output = ()>, wire: &Wire<S>) {
+    closing.await;
     let mut moment = std::pin::pin!(tokio::time::sleep(LAST_CALL));
     // Polled with the connection, which wakes its task with each byte.
     poll_fn(|cx| match wire.is_busy() {

@@ -84,7 +84,7 @@ impl Guest {
     /// Whether so many of its requests have been refused that the next need not be read: then how long it has to
     /// wait. Never while it may have answers to bring.
     pub fn overrun(&self) -> Option<Duration> {
-        let wait = self.limits()?.overrun(&self.principal, self.from)?;
+        let wait = self.limits()?.overrun(&self.principal, self.origin.from)?;
         (!self.gateway.parking.has_any(&self.principal)).then_some(wait)
     }
 
@@ -111,7 +111,7 @@ impl Guest {
 
     fn charge<'a>(&'a self, method: &'a str, target: Option<&'a Target>) -> Charge<'a> {
         let item = target.map(|target| (&target.upstream, &*target.own));
-        Charge { method, principal: &self.principal, from: self.from, item, is_part: false }
+        Charge { method, principal: &self.principal, from: self.origin.from, item, is_part: false }
     }
 
     /// Whether it brings answers to a call that waits for them.

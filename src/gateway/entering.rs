@@ -16,7 +16,7 @@ use super::{Gateway, Guest};
 use crate::audit::Record;
 use crate::catalog::{Filter, View};
 use crate::policy::role::Role;
-use crate::policy::{Arrival, Pass, Principal, Refusal};
+use crate::policy::{Arrival, Certificate, Pass, Principal, Refusal};
 
 /// How a guest came in.
 #[derive(Debug, Clone)]
@@ -39,8 +39,17 @@ pub(crate) struct Standing {
     number: u64,
     pub(super) principal: Principal,
     way: Way,
-    from: Option<IpAddr>,
+    origin: Origin,
     view: watch::Receiver<Arc<View>>,
+}
+
+/// Connection that a guest came in by.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Origin {
+    /// Where it comes from, if it comes over a network.
+    pub(super) from: Option<IpAddr>,
+    /// The client certificate that secures it. It need not be what identifies the client.
+    pub(super) certificate: Option<Arc<Certificate>>,
 }
 
 impl Gateway {
@@ -56,13 +65,14 @@ impl Gateway {
         arrival: Arrival<'_>,
     ) -> Result<Guest, Refusal> {
         let (principal, pass) = generation.policy.enter(arrival, SystemTime::now()).await?;
-        Ok(self.guest(generation, principal, Way::Shown(pass), arrival.from))
+        let origin = Origin { from: arrival.from, certificate: arrival.certificate.cloned() };
+        Ok(self.guest(generation, principal, Way::Shown(pass), origin))
     }
 
     /// Lets in a client by its name, for whoever holds the program and its configuration.
     pub fn enter_as(self: &Arc<Self>, client: &str) -> Option<Guest> {
         let now = self.now();
-        Some(self.guest(&now, now.policy.principal(client)?, Way::Named, None))
+        Some(self.guest(&now, now.policy.principal(client)?, Way::Named, Origin::default()))
     }
 
     /// Lets in the client at the other end of `weir stdio`, under a role.
@@ -70,7 +80,7 @@ impl Gateway {
         let now = self.now();
         let role = (*role != **now.policy.local_role()).then(|| role.into());
         let principal = locally(&now, role.as_ref());
-        self.guest(&now, principal, Way::Locally(role), None)
+        self.guest(&now, principal, Way::Locally(role), Origin::default())
     }
 
     /// Lets in whoever holds the program and its configuration: nothing is hidden.
@@ -81,7 +91,7 @@ impl Gateway {
     pub(super) fn enter_as_operator_under(self: &Arc<Self>, generation: &Arc<Generation>) -> Guest {
         // No role of the configuration can have this name.
         let principal = Principal::new("operator", "*");
-        self.guest(generation, principal, Way::AsOperator, None)
+        self.guest(generation, principal, Way::AsOperator, Origin::default())
     }
 
     fn guest(
@@ -89,7 +99,7 @@ impl Gateway {
         generation: &Arc<Generation>,
         principal: Principal,
         way: Way,
-        from: Option<IpAddr>,
+        origin: Origin,
     ) -> Guest {
         let policy = &generation.policy;
         let anonymous = match way {
@@ -110,7 +120,7 @@ impl Gateway {
             generation: Arc::clone(generation),
             principal,
             way,
-            from,
+            origin,
             view,
             public,
             is_limited,
@@ -127,7 +137,7 @@ impl Guest {
             number: self.generation.number,
             principal: self.principal.clone(),
             way: self.way.clone(),
-            from: self.from,
+            origin: self.origin.clone(),
             view: self.view.clone(),
         }
     }
@@ -135,6 +145,11 @@ impl Guest {
     /// Whether it is this configuration under which the guest entered.
     pub(crate) fn is_under(&self, generation: &Arc<Generation>) -> bool {
         Arc::ptr_eq(&self.generation, generation)
+    }
+
+    /// The client certificate of the guest's connection, if it has one.
+    pub(crate) fn certificate(&self) -> Option<&Arc<Certificate>> {
+        self.origin.certificate.as_ref()
     }
 
     /// The same guest under this configuration, if it may still come in.
@@ -148,7 +163,12 @@ impl Standing {
     /// Lets the guest in under a configuration, whatever it may use there; or no more.
     pub(super) fn enter(&self, generation: &Arc<Generation>) -> Result<Guest, Refusal> {
         let principal = self.principal_under(generation)?;
-        Ok(self.gateway.guest(generation, principal, self.way.clone(), self.from))
+        Ok(self.gateway.guest(generation, principal, self.way.clone(), self.origin.clone()))
+    }
+
+    /// Waits until the client certificate of the guest's connection is not valid any more; for ever if it has none.
+    pub(super) async fn expired(&self) {
+        Certificate::expired(self.origin.certificate.as_ref()).await;
     }
 
     /// Whether the guest may come in under the configuration that holds now.
@@ -166,9 +186,12 @@ impl Standing {
     }
 
     fn principal_under(&self, generation: &Generation) -> Result<Principal, Refusal> {
-        let policy = &generation.policy;
+        let (policy, now) = (&generation.policy, SystemTime::now());
+        if !Certificate::holds(self.origin.certificate.as_ref(), now) {
+            return Err(Refusal::Certificate);
+        }
         match &self.way {
-            Way::Shown(pass) => policy.again(pass, &self.principal, SystemTime::now()),
+            Way::Shown(pass) => policy.again(pass, &self.principal, now),
             Way::Named => policy.principal(&self.principal.name).ok_or(Refusal::Unknown),
             Way::Locally(Some(role)) if !policy.has_role(role) => Err(Refusal::Unknown),
             Way::Locally(role) => Ok(locally(generation, role.as_ref())),

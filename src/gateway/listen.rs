@@ -129,6 +129,7 @@ impl Listen {
                     // The house is gone, and nothing changes any more.
                     std::future::pending::<()>().await;
                 },
+                () = self.standing.expired() => return None,
                 // Its catalog may be gone: then there is another configuration, or will be.
                 Ok(()) = self.view.changed() => {}
                 () = spaced => {}

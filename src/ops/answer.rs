@@ -81,8 +81,7 @@ type Reply = Response<Full<Bytes>>;
 
 /// Answers a request, whose body is not looked at. What may take its time is done while `work` is held.
 pub(super) async fn answer<B: Body>(ops: &Ops, request: Request<B>, work: &Mutex<()>) -> Reply {
-    let headers = request.headers();
-    let is_trusted = shows_token(headers, ops.settings.token.as_ref());
+    let is_trusted = is_trusted(ops, &request);
     if !is_trusted && !is_ours(ops, &request) {
         return text(StatusCode::FORBIDDEN, "this Host or Origin is not served here\n");
     }
@@ -132,6 +131,11 @@ pub(super) async fn answer<B: Body>(ops: &Ops, request: Request<B>, work: &Mutex
             reply(status, "application/json", reloaded.to_json())
         }
     }
+}
+
+/// Whether a request shows the token.
+pub(super) fn is_trusted<B>(ops: &Ops, request: &Request<B>) -> bool {
+    shows_token(request.headers(), ops.settings.token.as_ref())
 }
 
 /// Whether a request is addressed to this listener and comes from no strange page. An address instead of a name is

@@ -1,19 +1,76 @@
 //! Clients that prove who they are by a certificate, in the TLS handshake (mutual TLS).
 //!
-//! Whether a certificate is good (its chain, its time) is the handshake's to check; here is asked only
-//! whose it is. Knows nothing of: how a certificate is read.
+//! The handshake verifies the chain of a certificate. Here is asked whose it is, and whether it is still
+//! valid: a connection may outlive both the certificate and the CA that it was verified with.
+//! Knows nothing of: how a certificate is read.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::SystemTime;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{Principal, Refusal};
 
 /// A certificate that a client has proven to hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Certificate {
     /// What it may be known by: `sha256:<hex>` of the certificate itself first, then the names that its
     /// issuer vouches for, as `dns:<name>` and `uri:<name>`.
     pub names: Vec<String>,
+    /// How long it may be used.
+    pub validity: Validity,
+}
+
+impl Certificate {
+    /// Waits until a connection's client certificate is not valid any more; for ever if it has none.
+    pub async fn expired(certificate: Option<&Arc<Self>>) {
+        match certificate {
+            Some(certificate) => certificate.validity.ended.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether a connection may be used that has this client certificate, or none.
+    pub fn holds(certificate: Option<&Arc<Self>>, now: SystemTime) -> bool {
+        certificate.is_none_or(|certificate| certificate.validity.holds(now))
+    }
+}
+
+/// Period in which a verified certificate may be used, and its early end.
+#[derive(Debug)]
+pub struct Validity {
+    not_before: SystemTime,
+    /// The first moment at which it is not valid any more.
+    end: SystemTime,
+    /// The same by the clock that is never set back; none if it is too far away for that clock.
+    deadline: Option<Instant>,
+    ended: CancellationToken,
+}
+
+impl Validity {
+    /// Begins at `not_before` and lasts until just before `end`. It is `now`.
+    pub fn new(not_before: SystemTime, end: SystemTime, now: SystemTime) -> Self {
+        let left = end.duration_since(now).unwrap_or_default();
+        let deadline = Instant::now().checked_add(left);
+        Self { not_before, end, deadline, ended: CancellationToken::new() }
+    }
+
+    /// Whether the certificate may be used. Once it has been [`end`](Self::end)ed it never may again.
+    ///
+    /// A clock that is set back does not lengthen the period: the client may have to connect again, and the
+    /// handshake then goes by the clock as it is.
+    pub fn holds(&self, now: SystemTime) -> bool {
+        let has_time = self.deadline.is_none_or(|deadline| Instant::now() < deadline);
+        let is_in_time = self.not_before <= now && now < self.end;
+        has_time && is_in_time && !self.ended.is_cancelled()
+    }
+
+    /// Ends it before its time, or tells those who wait that its time is over.
+    pub fn end(&self) {
+        self.ended.cancel();
+    }
 }
 
 /// A client, and the names that its certificates go by.
@@ -82,7 +139,33 @@ mod tests {
     use std::time::Duration;
 
     fn shown(names: &[&str]) -> Certificate {
-        Certificate { names: names.iter().copied().map(str::to_owned).collect() }
+        let (now, names) = (SystemTime::now(), names.iter().copied().map(str::to_owned).collect());
+        let validity = Validity::new(now, now + Duration::from_secs(60), now);
+        Certificate { names, validity }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_validity_ends_with_either_clock_and_never_holds_again_once_ended() {
+        let (second, now) = (Duration::from_secs(1), SystemTime::now());
+        let new = || Validity::new(now - second, now + 60 * second, now);
+        let validity = new();
+        let held = [now - 2 * second, now - second, now, now + 59 * second, now + 60 * second];
+        assert_eq!(held.map(|at| validity.holds(at)), [false, true, true, true, false]);
+
+        // The clock on the wall stands still, or is set back again and again.
+        tokio::time::advance(59 * second).await;
+        assert!(validity.holds(now));
+        tokio::time::advance(second).await;
+        assert!(!validity.holds(now));
+
+        let validity = new();
+        validity.end();
+        assert!(!validity.holds(now));
+        let certificate = Arc::new(Certificate { names: Vec::new(), validity });
+        Certificate::expired(Some(&certificate)).await;
+        assert!(!Certificate::holds(Some(&certificate), now) && Certificate::holds(None, now));
+        let endless = Validity::new(now, now + Duration::from_secs(1 << 40), now);
+        assert!(endless.holds(now));
     }
 
     #[test]

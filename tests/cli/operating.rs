@@ -15,12 +15,12 @@ use super::{HOUSE, folder, script, scripted, serve};
 
 /// A running `weir serve` whose listener for operators is known.
 pub(super) struct Served {
-    weir: Child,
+    pub(super) weir: Child,
     pub(super) folder: TempDir,
     /// Where operators look.
-    admin: String,
+    pub(super) admin: String,
     /// Where clients connect.
-    host: String,
+    pub(super) host: String,
     /// Whether it has ended.
     is_over: bool,
 }
@@ -40,7 +40,7 @@ fn listeners(port: u16) -> String {
 }
 
 impl Served {
-    fn start(config: &str) -> Self {
+    pub(super) fn start(config: &str) -> Self {
         Self::start_in(config, |_| {})
     }
 
@@ -85,6 +85,7 @@ impl Served {
             false => format!("Host: {host}\r\n{headers}"),
         };
         let mut stream = TcpStream::connect(host).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
         write!(stream, "{method} {path} HTTP/1.1\r\n{headers}\r\n").expect("written");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
@@ -170,7 +171,7 @@ impl Drop for Served {
 }
 
 /// The house without its policy, so that anybody may come in.
-const OPEN: &str = "[upstreams.house]\nprompts_dir = \"prompts\"\n";
+pub(super) const OPEN: &str = "[upstreams.house]\nprompts_dir = \"prompts\"\n";
 
 #[test]
 fn each_page_is_there_for_whoever_may_see_it() {

@@ -1,17 +1,21 @@
 //! `weir serve` over TLS, and clients that show certificates instead of keys.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use insta::assert_snapshot;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
+};
 
 use super::{HOUSE, folder, serve, weir};
 
@@ -32,6 +36,11 @@ certificates = ["uri:spiffe://test/visitor", "dns:visitor.test"]
 "#;
 
 type Issuer = CertifiedIssuer<'static, KeyPair>;
+type Identity = (CertificateDer<'static>, KeyPair);
+type Secure = StreamOwned<ClientConnection, TcpStream>;
+
+/// How long a test waits for something that has to come.
+const LONGEST: Duration = Duration::from_secs(30);
 
 fn ca() -> Issuer {
     let mut params = CertificateParams::default();
@@ -52,7 +61,7 @@ struct Secured {
     host: String,
     ours: Issuer,
     clients: Issuer,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 /// The house's rules, where the visitor has a certificate beside the key.
@@ -74,50 +83,27 @@ fn write_certificates(folder: &Path, ours: &Issuer, clients: &Issuer) {
 
 impl Secured {
     fn start() -> Self {
-        let (folder, ours, clients) = (folder(&config()), ca(), ca());
+        Self::start_with(&config())
+    }
+
+    fn start_with(config: &str) -> Self {
+        let (folder, ours, clients) = (folder(config), ca(), ca());
         write_certificates(folder.path(), &ours, &clients);
         let (weir, _, ready) = serve(folder.path());
         let (_, rest) = ready.split_once("\"endpoint\":\"https://").expect("an endpoint");
         let host = rest.split_once("/mcp").expect("a path").0.to_owned();
-        Self { weir, host, ours, clients, _folder: folder }
+        Self { weir, host, ours, clients, folder }
     }
 
-    /// Lists prompts; returns the status and the names, or why no answer came.
-    fn list(
-        &self,
-        identity: Option<(CertificateDer<'static>, KeyPair)>,
-        key: Option<&str>,
-    ) -> String {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.ours.der().clone()).expect("a CA");
-        let client = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_root_certificates(roots);
-        let client = match identity {
-            None => client.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
-                client.with_client_auth_cert(vec![certificate], key).expect("they fit")
-            }
-        };
-        let name = ServerName::try_from("localhost").expect("a name");
-        let connection = ClientConnection::new(Arc::new(client), name).expect("a client");
-        let stream = TcpStream::connect(&self.host).expect("it listens");
-        let mut stream = StreamOwned::new(connection, stream);
-        let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
-        let body = format!(
-            r#"{{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{{"_meta":{meta}}}}}"#
-        );
-        let host = &self.host;
-        let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
-        let head = format!(
-            "POST /mcp HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
-             Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
-             Mcp-Method: prompts/list\r\n{key}Connection: close\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        if let Err(error) = stream.write_all((head + &body).as_bytes()) {
+    /// Lists prompts on a new connection; returns the status and the names, or why no answer came.
+    fn list(&self, identity: Option<Identity>, key: Option<&str>) -> String {
+        self.list_with(&self.client(identity, &[&TLS12, &TLS13]), key)
+    }
+
+    /// The same as a client that remembers its TLS sessions.
+    fn list_with(&self, client: &Arc<ClientConfig>, key: Option<&str>) -> String {
+        let mut stream = self.connect(client);
+        if let Err(error) = self.write_list(&mut stream, key, "Connection: close\r\n") {
             return format!("refused: {}", error.kind());
         }
         let mut reply = Vec::new();
@@ -130,9 +116,118 @@ impl Secured {
         format!("{status} {}", names.join(" ")).trim_end().to_owned()
     }
 
-    fn identity(&self, ca: &Issuer, name: &str) -> Option<(CertificateDer<'static>, KeyPair)> {
+    /// A client that trusts the server and shows this certificate.
+    fn client(
+        &self,
+        identity: Option<Identity>,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.ours.der().clone()).expect("a CA");
+        let client = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(versions)
+            .expect("versions")
+            .with_root_certificates(roots);
+        Arc::new(match identity {
+            None => client.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+                client.with_client_auth_cert(vec![certificate], key).expect("they fit")
+            }
+        })
+    }
+
+    fn connect(&self, client: &Arc<ClientConfig>) -> Secure {
+        let name = ServerName::try_from("localhost").expect("a name");
+        let connection = ClientConnection::new(Arc::clone(client), name).expect("a client");
+        let stream = TcpStream::connect(&self.host).expect("it listens");
+        stream.set_read_timeout(Some(LONGEST)).expect("a time");
+        StreamOwned::new(connection, stream)
+    }
+
+    fn write_list(&self, to: &mut Secure, key: Option<&str>, headers: &str) -> io::Result<()> {
+        let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
+        self.write(to, "prompts/list", "", &format!("{key}{headers}"))
+    }
+
+    /// Writes a request of the newest revision.
+    fn write(&self, to: &mut Secure, method: &str, params: &str, headers: &str) -> io::Result<()> {
+        let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params}{meta}}}}}"#
+        );
+        let (host, length) = (&self.host, body.len());
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+             Mcp-Method: {method}\r\n{headers}Content-Length: {length}\r\n\r\n"
+        );
+        to.write_all((head + &body).as_bytes())
+    }
+
+    /// Lists prompts on a connection that stays open; returns the head of the response, in lower case.
+    fn list_on(&self, stream: &mut Secure) -> io::Result<String> {
+        self.write_list(stream, None, "")?;
+        let head = read_head(stream)?;
+        let length = head.split("content-length: ").nth(1).and_then(|it| it.split("\r\n").next());
+        let length = length.and_then(|it| it.parse().ok()).expect("a length");
+        stream.read_exact(&mut vec![0; length])?;
+        Ok(head)
+    }
+
+    /// Lists prompts on a connection again and again until the server closes it. Returns the head of the answer that
+    /// was another one, if the connection was not closed without one.
+    fn list_until_closed(&self, stream: &mut Secure) -> Option<String> {
+        let start = Instant::now();
+        loop {
+            match self.list_on(stream) {
+                Ok(head) if head.starts_with("http/1.1 200") => {}
+                Ok(head) => return Some(head),
+                Err(error) => {
+                    assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "it is answered or closed");
+                    return None;
+                }
+            }
+            assert!(start.elapsed() < LONGEST, "it is served for {LONGEST:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Opens a stream of changes on a connection of its own, once it is acknowledged.
+    fn listen(&self, client: &Arc<ClientConfig>) -> Secure {
+        let mut stream = self.connect(client);
+        let params = r#""notifications":{"promptsListChanged":true},"#;
+        self.write(&mut stream, "subscriptions/listen", params, "").expect("written");
+        let head = read_head(&mut stream).expect("an answer");
+        assert!(head.starts_with("http/1.1 200"), "{head}");
+        stream
+    }
+
+    fn identity(&self, ca: &Issuer, name: &str) -> Option<Identity> {
         let (_, certificate, key) = signed(ca, name);
         Some((certificate, key))
+    }
+}
+
+/// Reads up to the empty line behind a head; in lower case.
+fn read_head(stream: &mut Secure) -> io::Result<String> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&head).to_lowercase())
+}
+
+fn is_refused_and_closed(head: &str) -> bool {
+    head.starts_with("http/1.1 401") && head.contains("connection: close")
+}
+
+/// Whether the server has closed a connection, with nothing more to say than what it says now.
+fn ends(mut stream: Secure) -> bool {
+    match stream.read_to_end(&mut Vec::new()) {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::UnexpectedEof,
     }
 }
 
@@ -162,6 +257,86 @@ fn a_certificate_opens_the_role_of_its_holder_and_of_nobody_else() {
     let mut said = Vec::new();
     let _ = plain.read_to_end(&mut said);
     assert!(!said.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn a_certificate_that_expires_ends_its_connections_streams_and_tls_sessions() {
+    let server = Secured::start();
+    let mut params = CertificateParams::new(vec!["visitor.test".to_owned()]).expect("a name");
+    let until = SystemTime::now() + Duration::from_secs(8);
+    params.not_after = until.into();
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.signed_by(&key, &server.clients).expect("signed").der().clone();
+    let key_der = key.serialize_der();
+    let again = || KeyPair::try_from(key_der.as_slice()).expect("a key");
+
+    let clients = [&TLS12, &TLS13].map(|version| {
+        let client = server.client(Some((certificate.clone(), again())), &[version]);
+        let stream = server.listen(&client);
+        let [kept, idle] = [(); 2].map(|()| {
+            let mut connection = server.connect(&client);
+            let head = server.list_on(&mut connection).expect("an answer");
+            assert!(head.starts_with("http/1.1 200"), "{head}");
+            connection
+        });
+        (stream, kept, idle, client)
+    });
+    for (stream, mut kept, idle, client) in clients {
+        let head = server.list_until_closed(&mut kept);
+        assert!(SystemTime::now() >= until - Duration::from_secs(1), "it was good until then");
+        assert!(head.as_deref().is_none_or(is_refused_and_closed), "{head:?}");
+        assert!(ends(kept) && ends(idle) && ends(stream));
+        // Neither by a ticket or a session id nor by another handshake.
+        let refused = server.list_with(&client, None);
+        assert!(refused.starts_with("refused"), "{refused}");
+    }
+}
+
+#[test]
+fn a_client_ca_that_is_replaced_ends_the_connections_that_it_alone_vouched_for() {
+    let server = Secured::start();
+    let (stays, comes) = (ca(), ca());
+    let folder = server.folder.path();
+    let write = |cas: [&Issuer; 2]| {
+        fs::write(folder.join("clients.crt"), cas.map(|ca| ca.pem()).concat()).expect("written");
+    };
+    write([&server.clients, &stays]);
+    let client = |ca| server.client(server.identity(ca, "visitor.test"), &[&TLS13]);
+    let (first, second) = (client(&server.clients), client(&stays));
+    // Until the second CA is taken up there is no connection.
+    let start = Instant::now();
+    while server.list_with(&second, None) != "200 house__greeting" {
+        assert!(start.elapsed() < LONGEST, "the CA is taken up");
+    }
+    let (mut withdrawn, mut trusted) = (server.connect(&first), server.connect(&second));
+    let (stream, stays_open) = (server.listen(&first), server.listen(&second));
+    assert!(server.list_on(&mut trusted).expect("an answer").starts_with("http/1.1 200"));
+
+    write([&comes, &stays]);
+    let head = server.list_until_closed(&mut withdrawn);
+    assert!(head.as_deref().is_none_or(is_refused_and_closed), "{head:?}");
+    assert!(ends(withdrawn) && ends(stream));
+    assert_eq!(server.list_with(&first, None), "refused in the handshake");
+    assert!(server.list_on(&mut trusted).expect("an answer").starts_with("http/1.1 200"));
+    let mut later = server.connect(&client(&comes));
+    assert!(server.list_on(&mut later).expect("an answer").starts_with("http/1.1 200"));
+    stays_open.sock.set_read_timeout(Some(Duration::from_millis(1))).expect("a time");
+    assert!(!ends(stays_open), "its CA is still there");
+}
+
+#[test]
+fn health_takes_a_tls_handshake_for_an_answer_where_operators_have_no_listener() {
+    let port = super::operating::free_port();
+    let listen = format!("listen = \"127.0.0.1:{port}\"");
+    let text = config().replace("listen = \"127.0.0.1:0\"", &listen);
+    let text = text.replace("[log]", "[admin]\nenabled = false\n[log]");
+    let text = text.replace("client_ca =", "client_certificates = \"required\"\nclient_ca =");
+    let server = Secured::start_with(&text);
+    let folder = server.folder.path();
+    assert_eq!(weir(folder, &["health"]), (0, "ready\n".to_owned(), String::new()));
+    let other = folder.join("other.toml");
+    fs::write(&other, text.replace(&listen, "listen = \"127.0.0.1:1\"")).expect("written");
+    assert_eq!(weir(folder, &["health", "--config", "other.toml"]).0, 4);
 }
 
 #[test]

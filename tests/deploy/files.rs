@@ -123,6 +123,30 @@ fn every_command_line_is_one_that_weir_takes() {
             serde_json::from_str(after(&deploy(file), "CMD ")).expect("a list");
         assert_eq!(image, json!(unit));
     }
+    // The health checks ask the Weir of the same configuration; nothing runs here, nor is there a file.
+    let config = &unit[1..];
+    for (file, program) in
+        [("docker/Dockerfile", "/weir"), ("docker/Dockerfile.tools", "/usr/local/bin/weir")]
+    {
+        let text = deploy(file);
+        let (_, check) = after(&text, "HEALTHCHECK ").split_once(" CMD ").expect("a command");
+        let check: Vec<String> = serde_json::from_str(check).expect("a list");
+        let (first, arguments) = check.split_first().expect("a program");
+        assert_eq!(
+            (first.as_str(), &arguments[..2]),
+            (program, &["health", "--live"].map(String::from)[..])
+        );
+        assert_eq!(&arguments[2..], config);
+        assert!(after(&text, "ENTRYPOINT ").contains(&format!("\"{program}\"")));
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let (code, told) = weir(&arguments);
+        assert!(code == Some(78) && told.contains("/etc/weir/weir.toml"), "{told}");
+    }
+    let compose = yaml("docker/compose.yaml");
+    let check = &compose["services"]["weir"]["healthcheck"]["test"];
+    assert_eq!(*check, json!([&["CMD", "/weir", "health"][..], config].concat()));
+    let waits = &compose["services"]["caddy"]["depends_on"]["weir"]["condition"];
+    assert_eq!(waits, "service_healthy");
     // Its configuration is not here: that is as far as it can get.
     let (code, told) = weir(&unit);
     assert_eq!(code, Some(78), "{told}");

@@ -147,7 +147,8 @@ fn server() -> Vec<Key> {
         Key::new(
             "max_connections",
             Shape::Count(CONNECTIONS),
-            "The most connections at a time; further ones wait until one is closed. No more than half of the file \
+            "The most connections at a time; further ones wait until one is closed, and those that nothing has been \
+             asked on for a second are closed for them. No more than half of the file \
              descriptors that the process may have: Weir raises its soft limit to what this takes, as far as the hard one \
              allows.",
         )
@@ -249,7 +250,10 @@ fn tls() -> Key {
             "client_ca",
             file(),
             "The CAs of the clients, in PEM: clients are asked for a certificate, and one of these CAs has to have \
-             signed it. Whose it is, `clients.<name>.certificates` says. Read again when the file changes.",
+             signed it. Whose it is, `clients.<name>.certificates` says. Read again when the file changes; a connection \
+             whose certificate has expired, or was signed by a CA that is not in the file any more, ends within five \
+             seconds, and no request on it is served before that once the certificate has expired. TLS sessions are \
+             not resumed where this is set.",
         ),
         Key::new(
             "client_certificates",

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
@@ -96,6 +97,7 @@ pub async fn accept_loop(
         let door = doors.now();
         (door.tasks.clone(), door.stop.clone(), Arc::clone(&door.sessions))
     };
+    let at_once = places.div_ceil(8);
     let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
     let ending = stop.clone();
     tasks.spawn(async move { sessions.sweep(&ending).await });
@@ -112,8 +114,7 @@ pub async fn accept_loop(
             () = stop.cancelled() => break,
             accepted = async {
                 // Before accepting: who has no place waits in the kernel and not here.
-                let place = Arc::clone(&places).acquire_owned().await;
-                let place = place.expect("nobody closes the semaphore");
+                let place = place(&places, at_once, &doors).await;
                 socket.0.listener.accept().await.map(|(stream, _)| (stream, place))
             } => accepted,
         };
@@ -139,6 +140,17 @@ pub async fn accept_loop(
     if !socket.is_shared() {
         // Closing the socket would cut them off, and what they may have asked already.
         socket.waiting().for_each(|stream| begin(stream, None));
+    }
+}
+
+/// Waits for a place. Where there is none, connections that nothing is asked on are closed, so many `at_once`.
+async fn place(places: &Arc<Semaphore>, at_once: usize, doors: &Doors) -> OwnedSemaphorePermit {
+    loop {
+        let acquiring = Arc::clone(places).acquire_owned();
+        match timeout(MAKE_ROOM_EVERY, acquiring).await {
+            Ok(place) => return place.expect("nobody closes the semaphore"),
+            Err(_) => doors.now().connections.close_idle(at_once),
+        }
     }
 }
 
@@ -203,6 +215,8 @@ fn is_the_peers(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
+/// How often connections are closed that nothing is asked on, while there is no place for another one.
+const MAKE_ROOM_EVERY: Duration = Duration::from_millis(100);
 /// How long accepting rests after an error, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);

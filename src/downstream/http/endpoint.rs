@@ -43,7 +43,7 @@ use crate::downstream::{Door, Doors, batch, encode, era, legacy, modern, modern_
 use crate::gateway::{Guest, Reason};
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
-use crate::policy::{Arrival, Credentials};
+use crate::policy::Arrival;
 use crate::rpc::{self, Message};
 use crate::trail::Trail;
 
@@ -96,7 +96,7 @@ async fn work(
         }
         _ => true,
     };
-    if !goes_on || is_full(&door) || door.stop.is_cancelled() {
+    if !goes_on || is_full(&door) || door.stop.is_cancelled() || connection.has_expired() {
         reply = closing(reply);
     }
     reply.body_mut().hold(busy);
@@ -136,13 +136,9 @@ async fn admit(
     }
     let credentials =
         head::credentials(&parts.headers).ok_or_else(|| protection::refuse_malformed(settings))?;
-    // Who shows a key means that one, whatever the connection is secured with.
-    let credentials = match (credentials, &connection.certificate) {
-        (Credentials::None, Some(certificate)) => Credentials::Certificate(certificate),
-        (credentials, _) => credentials,
-    };
+    let certificate = connection.certificate.as_ref();
     let from = connection.peer.map(|peer| peer.ip().to_canonical());
-    let arrival = Arrival { credentials, from };
+    let arrival = Arrival { credentials, certificate, from };
     let guest = door.enter(arrival).await.map_err(|refusal| {
         // Why is the operator's to know: a client learns no more than that it was refused.
         debug!(%refusal, "a client is not let in");

@@ -104,7 +104,7 @@ pub(super) fn refuse(settings: &Settings, refusal: &Refusal) -> Reply {
     let (status, error, scope, text) = match refusal {
         Refusal::Missing => (StatusCode::UNAUTHORIZED, None, scope(), NEEDED),
         // Why is the operator's to know: unknown, expired and forged look the same.
-        Refusal::Unknown | Refusal::Expired | Refusal::Token(_) => {
+        Refusal::Unknown | Refusal::Expired | Refusal::Certificate | Refusal::Token(_) => {
             (StatusCode::UNAUTHORIZED, Some("invalid_token"), scope(), NEEDED)
         }
         Refusal::Scope(scope) => {

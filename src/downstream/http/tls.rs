@@ -2,9 +2,11 @@
 //!
 //! Promises: what is served with is read again when a file changes, and kept while the new one is not
 //! whole or does not fit; a handshake takes a bounded time; a client's certificate that the CA did not
-//! sign, or that is out of its time, ends the handshake.
+//! sign, or that is out of its time, ends the handshake, and the connection if it becomes so later.
 //!
 //! Knows nothing of: who a certificate's holder is.
+
+mod clients;
 
 use std::fs;
 use std::io;
@@ -17,18 +19,17 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::{NoClientAuth, WebPkiClientVerifier};
+use tokio_rustls::rustls::server::{NoClientAuth, NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use webpki::EndEntityCert;
 use zeroize::Zeroizing;
 
-use crate::hex::hex;
 use crate::policy::Certificate;
 use crate::secret::Secret;
 use crate::sha256::sha256;
+use clients::{ClientCertificates, Verifier, is_signed};
 
 /// Where the certificates are.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,17 +71,30 @@ pub enum Broken {
 #[derive(Debug)]
 pub struct Tls {
     files: Files,
-    current: RwLock<Arc<ServerConfig>>,
+    current: RwLock<Arc<Current>>,
+    clients: Arc<ClientCertificates>,
     /// Of what was read first: what changes before anybody watches has changed, too.
     opened: [u8; 32],
+}
+
+/// What handshakes are made with until a file changes.
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    /// What client certificates are verified with, and the hash of the CAs in it; none if none are asked for.
+    verifier: Option<(Verifier, [u8; 32])>,
 }
 
 impl Tls {
     /// Reads the files.
     pub fn open(files: Files) -> Result<Self, Broken> {
         let text = Text::read(&files)?;
-        let current = RwLock::new(text.build(&files)?);
-        Ok(Self { opened: text.digest(), files, current })
+        let current = RwLock::new(Arc::new(text.build(&files)?));
+        Ok(Self { opened: text.digest(), files, current, clients: Arc::default() })
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Shakes hands, within a time. Returns what the client has proven to hold.
@@ -88,20 +102,28 @@ impl Tls {
         &self,
         stream: S,
         patience: Duration,
-    ) -> io::Result<(TlsStream<S>, Option<Certificate>)>
+    ) -> io::Result<(TlsStream<S>, Option<Arc<Certificate>>)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        let current = self.current();
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake took too long");
-        let handshake = TlsAcceptor::from(current).accept(stream);
+        let handshake = TlsAcceptor::from(Arc::clone(&current.config)).accept(stream);
         let stream = timeout(patience, handshake).await.map_err(late)??;
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let certificate = shown.map(certificate).transpose()?;
-        Ok((stream, certificate))
+        let Some(chain) = stream.get_ref().1.peer_certificates() else { return Ok((stream, None)) };
+        let certificate = self.clients.add(chain)?;
+        // CAs that have changed since the handshake began may have been compared with those that were there before
+        // this certificate was.
+        if let Some(verifier) = self.current().changed_since(&current)
+            && !is_signed(chain, &verifier)
+        {
+            return Err(io::Error::other("the CA of the client's certificate was replaced"));
+        }
+        Ok((stream, Some(certificate)))
     }
 
-    /// Reads the files again whenever they change, until `stop`.
+    /// Reads the files again whenever they change, and ends the use of client certificates that are not valid any
+    /// more, until `stop`.
     pub async fn watch(&self, stop: &CancellationToken) {
         let mut last = self.opened;
         let mut ticks = interval(LOOK_AGAIN);
@@ -114,35 +136,51 @@ impl Tls {
             }
             let files = self.files.clone();
             let reading = tokio::task::spawn_blocking(move || Text::read(&files)).await;
-            let Ok(read) = reading else { continue };
             // A file that is being replaced may be away for a moment; the next look tells.
-            let Ok(text) = read else { continue };
-            let digest = text.digest();
-            if last == digest {
-                continue;
+            let changed = match reading {
+                Ok(Ok(text)) => self.replace(&text, &mut last),
+                Ok(Err(_)) | Err(_) => None,
+            };
+            let clients = Arc::clone(&self.clients);
+            // Verifying thousands of certificates takes a processor for a second.
+            let ending = move || clients.end_invalid(changed.as_ref());
+            if let Err(error) = tokio::task::spawn_blocking(ending).await {
+                warn!(%error, "client certificates of open connections were not checked");
             }
-            last = digest;
-            match text.build(&self.files) {
-                Ok(config) => {
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
-                    info!("new TLS certificates are in use");
-                }
-                Err(broken) => {
-                    warn!(%broken, "the TLS certificates have changed, and the former stay in use");
-                }
+        }
+    }
+
+    /// Uses these texts from now on, if they are not the `last` ones and are good. Returns what client certificates
+    /// are verified with now if that has changed.
+    fn replace(&self, text: &Text, last: &mut [u8; 32]) -> Option<Verifier> {
+        let digest = text.digest();
+        if std::mem::replace(last, digest) == digest {
+            return None;
+        }
+        match text.build(&self.files) {
+            Ok(next) => {
+                let next = Arc::new(next);
+                let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+                let before = std::mem::replace(&mut *current, Arc::clone(&next));
+                drop(current);
+                info!("new TLS certificates are in use");
+                next.changed_since(&before)
+            }
+            Err(broken) => {
+                warn!(%broken, "the TLS certificates have changed, and the former stay in use");
+                None
             }
         }
     }
 }
 
-/// What a certificate goes by.
-fn certificate(der: &CertificateDer<'_>) -> io::Result<Certificate> {
-    let parsed = EndEntityCert::try_from(der).map_err(io::Error::other)?;
-    let itself = format!("sha256:{}", hex(&sha256(der)));
-    let dns = parsed.valid_dns_names().map(|name| format!("dns:{}", name.to_ascii_lowercase()));
-    let uris = parsed.valid_uri_names().map(|name| format!("uri:{name}"));
-    let names = std::iter::once(itself).chain(dns).chain(uris);
-    Ok(Certificate { names: names.take(MAX_NAMES).collect() })
+impl Current {
+    /// What client certificates are verified with, if it was made of other CAs than `before`.
+    fn changed_since(&self, before: &Self) -> Option<Verifier> {
+        let cas = |it: &Self| it.verifier.as_ref().map(|(_, cas)| *cas);
+        let (verifier, _) = self.verifier.as_ref().filter(|_| cas(self) != cas(before))?;
+        Some(Arc::clone(verifier))
+    }
 }
 
 /// The files' contents.
@@ -183,14 +221,14 @@ impl Text {
         sha256(parts.map(sha256).concat())
     }
 
-    fn build(&self, files: &Files) -> Result<Arc<ServerConfig>, Broken> {
+    fn build(&self, files: &Files) -> Result<Current, Broken> {
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());
         let chain = certificates(&self.certificate).map_err(Broken::Certificate)?;
         // What is wrong in it is not told: the text would be the key's.
         let key = PrivateKeyDer::from_pem_slice(&self.key)
             .map_err(|_| Broken::Key("is no private key in PEM".to_owned()))?;
-        let verifier = match &self.client_ca {
-            None => Arc::new(NoClientAuth),
+        let verifier: Option<(Verifier, [u8; 32])> = match &self.client_ca {
+            None => None,
             Some(text) => {
                 let mut roots = RootCertStore::empty();
                 for root in certificates(text).map_err(Broken::ClientCa)? {
@@ -206,17 +244,24 @@ impl Text {
                     false => verifier.allow_unauthenticated(),
                 };
                 let bad = |error| Broken::ClientCa(format!("cannot be used: {error}"));
-                verifier.build().map_err(bad)?
+                Some((verifier.build().map_err(bad)?, sha256(text)))
             }
         };
+        let of_clients = verifier.as_ref().map(|(verifier, _)| Arc::clone(verifier));
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| Broken::Certificate(format!("cannot be used: {error}")))?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(of_clients.unwrap_or_else(|| Arc::new(NoClientAuth)))
             .with_single_cert(chain, key)
             .map_err(|error| Broken::Key(format!("does not fit the certificate: {error}")))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Arc::new(config))
+        if verifier.is_some() {
+            // A TLS session that is taken up again brings the certificate of its first handshake, unverified: it may have
+            // expired, or been renewed meanwhile. So there is nothing to take up, in TLS 1.2 and 1.3.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+        Ok(Current { config: Arc::new(config), verifier })
     }
 }
 
@@ -234,12 +279,11 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// A chain of certificates is far smaller.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
-/// How many names of a certificate are looked at.
-const MAX_NAMES: usize = 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hex::hex;
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
     use tempfile::TempDir;
     use tokio_rustls::TlsConnector;
@@ -298,7 +342,7 @@ mod tests {
         tls: &Tls,
         ca: &Issuer,
         identity: Identity,
-    ) -> io::Result<(Option<Certificate>, CertificateDer<'static>)> {
+    ) -> io::Result<(Option<Arc<Certificate>>, CertificateDer<'static>)> {
         let mut roots = RootCertStore::empty();
         roots.add(ca.der().clone()).expect("a CA");
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());

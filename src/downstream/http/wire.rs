@@ -42,7 +42,7 @@ struct Inner<S> {
 }
 
 /// The phase of a connection, shared with the requests on it.
-struct Phases {
+pub(super) struct Phases {
     now: Mutex<Phase>,
     /// Tells that the connection has become idle.
     rested: Notify,
@@ -59,6 +59,8 @@ enum Phase {
     Busy,
     /// Between requests, since then. See [`Wire::idle_too_long`].
     Idle(Instant),
+    /// Nothing was asked, and the connection is to be closed.
+    Over,
 }
 
 /// A request is on this connection from its head to the end of its answer; dropped, it is over.
@@ -66,7 +68,6 @@ pub(super) struct Busy(Arc<Phases>);
 
 impl<S> Wire<S> {
     pub(super) fn new(io: S, timeouts: &Timeouts, budget: &Budget) -> Self {
-        let head = Phase::Head(Instant::now() + timeouts.head);
         let inner = Inner {
             io,
             framing: Framing::default(),
@@ -76,14 +77,13 @@ impl<S> Wire<S> {
             write_timer: Timer::default(),
             write_stall: timeouts.write,
         };
-        let phase = Phases {
-            now: Mutex::new(head),
-            rested: Notify::new(),
-            head_timeout: timeouts.head,
-            idle_timeout: timeouts.idle,
-            budget: budget.clone(),
-        };
-        Self { inner: Arc::new(Mutex::new(inner)), phase: Arc::new(phase) }
+        let phase = Arc::new(Phases::new(timeouts, budget));
+        Self { inner: Arc::new(Mutex::new(inner)), phase }
+    }
+
+    /// The phase that the connection is in.
+    pub(super) fn phases(&self) -> &Arc<Phases> {
+        &self.phase
     }
 
     /// Tells that a request's head has been read, and how long its body is if it is not chunked.
@@ -115,7 +115,9 @@ impl<S> Wire<S> {
                     biased;
                     () = tokio::time::sleep_until(since + patience) => {}
                     _ = stages.changed() => {}
+                    () = self.phase.rested.notified() => {}
                 },
+                Phase::Over => return,
                 Phase::Head(_) | Phase::Busy => self.phase.rested.notified().await,
             }
         }
@@ -302,6 +304,47 @@ impl<S> Clone for Wire<S> {
 }
 
 impl Phases {
+    /// A connection that has just been opened.
+    pub(super) fn new(timeouts: &Timeouts, budget: &Budget) -> Self {
+        Self {
+            now: Mutex::new(Phase::Head(Instant::now() + timeouts.head)),
+            rested: Notify::new(),
+            head_timeout: timeouts.head,
+            idle_timeout: timeouts.idle,
+            budget: budget.clone(),
+        }
+    }
+
+    /// Since when nothing has been asked; none while a request is being worked on.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        match *self.lock() {
+            Phase::Head(deadline) => deadline.checked_sub(self.head_timeout),
+            Phase::Idle(since) => Some(since),
+            Phase::Busy | Phase::Over => None,
+        }
+    }
+
+    /// Has the connection closed, unless somebody has asked something meanwhile.
+    pub(super) fn make_room(&self) {
+        let mut now = self.lock();
+        if matches!(*now, Phase::Head(_) | Phase::Idle(_)) {
+            *now = Phase::Over;
+            self.rested.notify_one();
+        }
+    }
+
+    /// Whether the connection is closed to make room.
+    pub(super) fn is_over(&self) -> bool {
+        *self.lock() == Phase::Over
+    }
+
+    /// Waits until the connection is to be closed. For one that nothing has been asked on yet.
+    pub(super) async fn over(&self) {
+        while !self.is_over() {
+            self.rested.notified().await;
+        }
+    }
+
     fn bytes_came(&self) {
         let mut now = self.lock();
         if let Phase::Idle(_) = *now {
@@ -312,7 +355,7 @@ impl Phases {
     fn deadline(&self) -> Option<Instant> {
         match *self.lock() {
             Phase::Head(deadline) => Some(deadline),
-            Phase::Busy | Phase::Idle(_) => None,
+            Phase::Busy | Phase::Idle(_) | Phase::Over => None,
         }
     }
 

@@ -196,6 +196,40 @@ async fn what_is_under_way_is_finished_when_the_house_closes() {
 
 /// The one test with real sockets, and so with a real clock.
 #[tokio::test]
+async fn a_connection_that_nothing_is_asked_on_makes_room_for_one_that_waits_and_a_stream_does_not()
+{
+    let world = World::with(Settings::default()).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let door = Arc::clone(&world.door);
+    let accepting =
+        world.door.now().tasks.spawn(accept_loop(listener, None, 3, door, Arc::default()));
+    let connect = || async {
+        let io = TcpStream::connect(address).await.expect("the kernel takes it");
+        Client { io: Box::new(io), read: Vec::new() }
+    };
+    let mut stream = connect().await;
+    let notifications = r#""notifications":{"toolsListChanged":true}"#;
+    stream.write(modern("subscriptions/listen", notifications)).await;
+    assert_eq!(stream.head().await.status, 200);
+    assert_eq!(stream.event().await["method"], "notifications/subscriptions/acknowledged");
+    let (mut silent, mut idle) = (connect().await, connect().await);
+    assert_eq!(idle.ask(modern("tools/list", "")).await.status, 200);
+
+    // The longest idle one first: it has never asked anything.
+    let mut third = connect().await;
+    assert_eq!(third.ask(modern("tools/list", "")).await.status, 200);
+    assert!(silent.is_closed().await);
+    let mut fourth = connect().await;
+    assert_eq!(fourth.ask(modern("tools/list", "")).await.status, 200);
+    assert!(idle.is_closed().await);
+
+    world.stop.cancel();
+    accepting.await.expect("no panic");
+    assert_eq!(stream.event().await["result"]["resultType"], "complete");
+}
+
+#[tokio::test]
 async fn who_has_no_place_waits_and_nobody_is_accepted_when_the_house_closes() {
     let world = World::with(Settings::default()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

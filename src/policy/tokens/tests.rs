@@ -113,7 +113,8 @@ impl House {
     }
 
     async fn enter_at(&self, token: &str, now: SystemTime) -> Result<Principal, Refusal> {
-        let arrival = Arrival { credentials: Credentials::Bearer(token), from: None };
+        let arrival =
+            Arrival { credentials: Credentials::Bearer(token), certificate: None, from: None };
         self.policy.enter(arrival, now).await.map(|(principal, _)| principal)
     }
 

@@ -18,6 +18,7 @@ use crate::downstream::answer::{Answer, Call, Refused};
 use crate::downstream::conversation::Conversation;
 use crate::downstream::{Door, Doors, legacy};
 use crate::gateway::Guest;
+use crate::policy::Certificate;
 use crate::rpc::{Message, Request, code};
 
 /// What a client has posted.
@@ -41,6 +42,8 @@ pub(super) struct Talk {
     end: CancellationToken,
     stop: CancellationToken,
     listed: Listed,
+    /// The client certificate of the stream's connection, if it has one.
+    certificate: Option<Arc<Certificate>>,
 }
 
 enum Event {
@@ -50,6 +53,8 @@ enum Event {
     Stop,
     /// Another configuration holds.
     Replaced,
+    /// The certificate that the stream was opened with is not valid any more.
+    Expired,
     Posted(Option<Posted>),
 }
 
@@ -64,10 +69,11 @@ impl Talk {
         listed: Listed,
     ) -> Self {
         let stop = door.stop.clone();
+        let certificate = guest.certificate().cloned();
         // Room for one of the largest whatever else waits.
         let room = 2 * door.settings.held.limit;
         let conversation = Conversation::new(doors, door, guest, queue, end.clone(), HINT, room);
-        Self { conversation, inbox, end, stop, listed }
+        Self { conversation, inbox, end, stop, listed, certificate }
     }
 
     /// Takes what is posted until the stream has ended, the house closes or its client would not be let in any more. The stream ends when this
@@ -78,6 +84,7 @@ impl Talk {
                 biased;
                 () = self.end.cancelled() => Event::Gone,
                 () = self.stop.cancelled() => Event::Stop,
+                () = Certificate::expired(self.certificate.as_ref()) => Event::Expired,
                 () = self.conversation.replaced() => Event::Replaced,
                 posted = self.inbox.recv() => Event::Posted(posted),
             };
@@ -87,7 +94,11 @@ impl Talk {
                     let _ = verdict.send(self.take(told));
                 }
                 Event::Replaced if self.conversation.follow() => {}
-                Event::Replaced | Event::Gone | Event::Stop | Event::Posted(None) => break,
+                Event::Replaced
+                | Event::Expired
+                | Event::Gone
+                | Event::Stop
+                | Event::Posted(None) => break,
             }
         }
         // Nobody finds it any more, and who has found it before is told that it has ended.

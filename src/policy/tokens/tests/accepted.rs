@@ -143,7 +143,8 @@ async fn a_key_and_a_token_are_told_apart_by_their_form() {
             providers,
             ..Default::default()
         });
-        let arrival = Arrival { credentials: Credentials::Bearer(shown), from: None };
+        let arrival =
+            Arrival { credentials: Credentials::Bearer(shown), certificate: None, from: None };
         policy.enter(arrival, mint::now()).await.map(|found| found.0.name.to_string())
     };
     assert_eq!(enter(vec![settings()], "abc").await, Ok("bob".to_owned()));
