@@ -13,7 +13,8 @@
 //! role neither wakes who watches its view, nor takes a URI from another upstream in it.
 //!
 //! Concurrency: there is one writer at a time, behind a lock. Who reads a view never waits for it: a
-//! view is a value behind an `Arc`, replaced whole. Equal tables are one.
+//! view is a value behind an `Arc`, replaced whole. Equal tables are one. What takes as long as a list is done by
+//! [`bulk`], so that a list of a million items holds nobody up.
 //!
 //! Knows nothing of: clients, transports, protocol eras, and how a role is written down.
 
@@ -38,6 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::bulk;
 use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
@@ -149,6 +151,7 @@ pub struct Catalog {
 type Feed = Arc<watch::Sender<Arc<View>>>;
 
 /// What the single writer works on. Everything per upstream is in the order of the file.
+#[derive(Default)]
 struct Writer {
     sources: Vec<Source>,
     viewers: Vec<Viewer>,
@@ -170,6 +173,11 @@ struct Source {
 }
 
 impl Source {
+    /// How many items it shows, of all kinds.
+    fn len(&self) -> usize {
+        self.shelves.iter().flatten().map(|shelf| shelf.targets.len()).sum()
+    }
+
     /// What it shows of a kind; `None` where that is not known, or nothing at all is shown.
     fn shelf(&self, kind: Kind) -> Option<&Shelf> {
         self.shelves[kind.index()].as_ref().filter(|_| !self.is_hidden)
@@ -196,9 +204,11 @@ impl Catalog {
             for (outlet, source) in next.settings.outlets.iter().zip(&mut theirs.sources) {
                 let was = self.settings.outlets.iter().position(|was| was.name == outlet.name);
                 let Some(was) = was.map(|at| &mine.sources[at]) else { continue };
-                source.former = std::array::from_fn(|kind| match &was.shelves[kind] {
-                    Some(shelf) => shelf.targets.clone(),
-                    None => was.former[kind].clone(),
+                bulk::run(was.len(), || {
+                    source.former = std::array::from_fn(|kind| match &was.shelves[kind] {
+                        Some(shelf) => shelf.targets.clone(),
+                        None => was.former[kind].clone(),
+                    });
                 });
             }
             theirs.tables = mine.tables.clone();
@@ -209,6 +219,11 @@ impl Catalog {
     /// Replaces what an upstream lists of one kind, and wakes who watches a view that shows it.
     pub fn publish(&self, upstream: &UpstreamName, kind: Kind, snapshot: Snapshot) {
         let Some(at) = self.place_of(upstream) else { return };
+        bulk::run(snapshot.items.len(), || self.put(at, kind, snapshot));
+    }
+
+    fn put(&self, at: usize, kind: Kind, snapshot: Snapshot) {
+        let upstream = &self.settings.outlets[at].name;
         let writer = &mut *self.write();
         let source = &mut writer.sources[at];
         let former = std::mem::take(&mut source.former[kind.index()]);
@@ -234,12 +249,14 @@ impl Catalog {
         if std::mem::replace(&mut writer.sources[at].is_hidden, is_hidden) == is_hidden {
             return;
         }
-        for viewer in &mut writer.viewers {
-            for kind in Kind::ALL {
-                let tables = &mut writer.tables[kind.index()];
-                viewer.follow(&self.settings, &writer.sources, tables, at, kind);
+        bulk::run(writer.sources[at].len(), || {
+            for viewer in &mut writer.viewers {
+                for kind in Kind::ALL {
+                    let tables = &mut writer.tables[kind.index()];
+                    viewer.follow(&self.settings, &writer.sources, tables, at, kind);
+                }
             }
-        }
+        });
     }
 
     /// Takes what an upstream says of itself, each time that it has connected.
@@ -270,7 +287,8 @@ impl Catalog {
             return feed.subscribe();
         }
         let Writer { sources, tables, .. } = &mut *writer;
-        let viewer = Viewer::new(&self.settings, sources, tables, filter);
+        let items = sources.iter().map(Source::len).sum();
+        let viewer = bulk::run(items, || Viewer::new(&self.settings, sources, tables, filter));
         let feed = Arc::clone(&viewer.feed);
         writer.viewers.push(viewer);
         let mut in_use = self.in_use.write().unwrap_or_else(PoisonError::into_inner);
@@ -300,7 +318,7 @@ impl Catalog {
     /// The writer's lock. A panic under it can only come from a filter; each step leaves the state whole,
     /// so that the next writer can go on, and what was cut off is a view that stays as it was.
     fn write(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        bulk::lock(&self.writer)
     }
 
     fn place_of(&self, upstream: &UpstreamName) -> Option<usize> {
@@ -309,6 +327,15 @@ impl Catalog {
             tracing::error!(%upstream, "an upstream without an outlet was published");
         }
         place
+    }
+}
+
+impl Drop for Catalog {
+    /// The last one that has it may be a request.
+    fn drop(&mut self) {
+        let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let items = writer.sources.iter().map(Source::len).sum();
+        bulk::discard(items, std::mem::take(writer));
     }
 }
 
@@ -442,9 +469,11 @@ impl Viewer {
             view.is_private[at] = shelves().any(|shelf| shelf.is_private);
         }
         self.introduce(settings, sources, &mut view);
+        // Readers wait while a view is replaced: comparing it, and dropping the old one, is done before and after.
+        let old = Arc::clone(&self.feed.borrow());
+        let (visible, view) = (!view.looks_like(&old), Arc::new(view));
         self.feed.send_if_modified(|shown| {
-            let visible = !view.looks_like(shown);
-            *shown = Arc::new(view);
+            *shown = view;
             visible
         });
     }

@@ -11,11 +11,13 @@
 //!
 //! Knows nothing of: JSON-RPC, MCP, and what the members mean.
 
+mod elements;
 mod extract;
 mod read;
 mod scan;
 mod strings;
 
+pub use elements::{Elements, elements, elements_again};
 pub use extract::{Extract, Extracted};
 pub use strings::{Found, rewrite_strings};
 
@@ -26,10 +28,11 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 
-use scan::Scan;
-
 /// How many members an [`Object`] may have.
 pub const MAX_MEMBERS: usize = 1_024;
+
+/// How long the text of an [`Object`] may be: the places of its members are kept in 32 bits.
+pub const MAX_TEXT_BYTES: usize = u32::MAX as usize - 1;
 
 /// How many levels of objects and arrays a text may have where nobody says otherwise.
 pub const MAX_DEPTH: usize = 64;
@@ -39,6 +42,8 @@ pub const MAX_DEPTH: usize = 64;
 pub struct Object {
     text: Bytes,
     members: Vec<Member>,
+    /// What is no part of the text.
+    apart: Vec<Apart>,
     /// Whether `members` says something else than `text`.
     changed: bool,
     /// A member's value that is an object and was read along with this one.
@@ -48,30 +53,36 @@ pub struct Object {
 /// An object that was read along with the one around it, and where it stands in that one's text.
 #[derive(Clone)]
 struct Along {
-    place: Range<usize>,
+    place: Place,
     object: Object,
 }
 
-#[derive(Clone)]
+/// Small, since the shortest members have six bytes of text and there may be many.
+#[derive(Clone, Copy)]
 struct Member {
-    key: Key,
-    value: Text,
+    /// With its quotes.
+    key: Place,
+    value: Place,
 }
 
-/// A member's name: a part of the object's own text, quotes included, or set since.
-#[derive(Clone)]
-enum Key {
-    At(Range<usize>),
-    /// One that is written with escapes, and what it means.
-    Escaped(Range<usize>, Box<str>),
-    Set(Cow<'static, str>),
+/// Where a key or a value is: a part of the object's own text, or one of what is apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// [`Place::APART`] where it is apart.
+    start: u32,
+    /// Its end in the text, or its number.
+    end: u32,
 }
 
-/// A piece of JSON: a part of the object's own text, or set since.
+/// What is no part of an object's text.
 #[derive(Clone)]
-enum Text {
-    At(Range<usize>),
-    Set(Bytes),
+enum Apart {
+    /// A key that is written with escapes: where, and what it means.
+    Escaped(Place, Box<str>),
+    /// A key that was set.
+    Key(Cow<'static, str>),
+    /// A value that was set.
+    Value(Bytes),
 }
 
 /// Why a text is not an [`Object`].
@@ -138,17 +149,17 @@ impl Object {
     /// An object without members.
     pub fn new() -> Self {
         let text = Bytes::from_static(b"{}");
-        Self { text, members: Vec::new(), changed: false, along: None }
+        Self { text, members: Vec::new(), apart: Vec::new(), changed: false, along: None }
     }
 
     /// The raw text of a member.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.member(key).map(|member| self.str_of(&member.value))
+        self.member(key).map(|member| str_in(self.value(member.value)))
     }
 
     /// The raw text of a member, sharing this object's memory.
     pub fn get_bytes(&self, key: &str) -> Option<Bytes> {
-        self.member(key).map(|member| self.bytes_of(&member.value))
+        self.member(key).map(|member| self.bytes_of(member.value))
     }
 
     /// A member that is a string, decoded; `None` if it is absent or of another type.
@@ -163,26 +174,25 @@ impl Object {
 
     /// A member that has to be an object; one that is absent is [`Malformed::NotAnObject`].
     pub fn read_object(&self, key: &str) -> Result<Self, Malformed> {
-        let value = &self.member(key).ok_or(Malformed::NotAnObject)?.value;
+        let value = self.member(key).ok_or(Malformed::NotAnObject)?.value;
         match &self.along {
-            Some(along) if along.is(value) => Ok(along.object.clone()),
+            Some(along) if along.place == value => Ok(along.object.clone()),
             _ => Self::parse_again(self.bytes_of(value)),
         }
     }
 
     /// The same for who asks but once: what was read along with this object is not kept here any longer. The member stays.
     pub fn take_object(&mut self, key: &str) -> Option<Result<Self, Malformed>> {
-        let value = self.member(key)?.value.clone();
-        Some(match self.along.take_if(|along| along.is(&value)) {
+        let value = self.member(key)?.value;
+        Some(match self.along.take_if(|along| along.place == value) {
             Some(along) => Ok(along.object),
-            None => Self::parse_again(self.bytes_of(&value)),
+            None => Self::parse_again(self.bytes_of(value)),
         })
     }
 
     /// The raw texts of the elements of a member that is an array; `None` if it is absent or of another type.
-    pub fn get_elements(&self, key: &str) -> Option<Vec<Bytes>> {
-        let array = self.get_bytes(key)?;
-        places(&array, Scan::again(&array))
+    pub fn get_elements(&self, key: &str) -> Option<Elements> {
+        elements_again(&self.get_bytes(key)?)
     }
 
     /// Whether the member is there, `null` included.
@@ -197,7 +207,7 @@ impl Object {
 
     /// The keys, in order, decoded.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.members.iter().map(|member| str_in(member.key.meant(&self.text)))
+        self.members.iter().map(|member| str_in(self.key(member.key)))
     }
 
     /// How many bytes of text it keeps, whatever was set or taken since.
@@ -211,20 +221,30 @@ impl Object {
     pub fn set(&mut self, key: impl Into<Cow<'static, str>>, value: impl Into<Bytes>) {
         let key = key.into();
         self.changed = true;
-        let value = Text::Set(value.into());
+        let value = Apart::Value(value.into());
         if let Some(at) = self.position(&key) {
-            self.members[at].value = value;
+            match self.members[at].value.number() {
+                Some(number) => self.apart[number] = value,
+                None => self.members[at].value = Place::apart(&mut self.apart, value),
+            }
             return;
         }
-        self.members.push(Member { key: Key::Set(key), value });
+        let key = Place::apart(&mut self.apart, Apart::Key(key));
+        let value = Place::apart(&mut self.apart, value);
+        self.members.push(Member { key, value });
     }
 
     /// Removes a member and returns its raw text.
     pub fn take(&mut self, key: &str) -> Option<Bytes> {
         let at = self.position(key)?;
         self.changed = true;
-        let member = self.members.remove(at);
-        Some(self.bytes_of(&member.value))
+        let value = self.members.remove(at).value;
+        let bytes = self.bytes_of(value);
+        if let Some(number) = value.number() {
+            // It is not held any longer.
+            self.apart[number] = Apart::Value(Bytes::new());
+        }
+        Some(bytes)
     }
 
     /// The object as text: as it came if nothing was changed.
@@ -243,11 +263,11 @@ impl Object {
             return self.text.len();
         }
         let of_member = |member: &Member| {
-            let key = match &member.key {
-                Key::At(range) | Key::Escaped(range, _) => range.len(),
-                Key::Set(key) => key.len() + 2,
+            let key = match self.written_key(member.key) {
+                Ok(written) => written.len(),
+                Err(key) => key.len() + 2,
             };
-            key + self.text_of(&member.value).len() + 2
+            key + self.value(member.value).len() + 2
         };
         1 + self.members.iter().map(of_member).sum::<usize>()
     }
@@ -261,7 +281,7 @@ impl Object {
         out.push(b'{');
         for (at, member) in self.members.iter().enumerate() {
             self.write_key(at, out);
-            out.extend_from_slice(self.text_of(&member.value));
+            out.extend_from_slice(self.value(member.value));
         }
         out.push(b'}');
     }
@@ -269,9 +289,9 @@ impl Object {
     /// Appends the object's text to `out` up to the first value that was set and has so many bytes, and returns that value,
     /// which is not copied, and what stands behind it. If there is none all of the text is appended.
     pub fn write_around(&self, bytes: usize, out: &mut Vec<u8>) -> Option<(Bytes, Vec<u8>)> {
-        let mut values = self.members.iter().map(|member| &member.value).enumerate();
-        let found = values.find_map(|(at, value)| match value {
-            Text::Set(value) if value.len() >= bytes => Some((at, value.clone())),
+        let mut members = self.members.iter().enumerate();
+        let found = members.find_map(|(at, member)| match &self.apart[member.value.number()?] {
+            Apart::Value(value) if value.len() >= bytes => Some((at, value.clone())),
             _ => None,
         });
         let Some((middle, value)) = found else {
@@ -284,7 +304,7 @@ impl Object {
             let out = if at > middle { &mut behind } else { &mut *out };
             self.write_key(at, out);
             if at != middle {
-                out.extend_from_slice(self.text_of(&member.value));
+                out.extend_from_slice(self.value(member.value));
             }
         }
         behind.push(b'}');
@@ -296,56 +316,89 @@ impl Object {
         if at > 0 {
             out.push(b',');
         }
-        match &self.members[at].key {
-            Key::At(range) | Key::Escaped(range, _) => {
-                out.extend_from_slice(&self.text[range.clone()]);
-            }
-            Key::Set(key) => write_quoted(out, key),
+        match self.written_key(self.members[at].key) {
+            Ok(written) => out.extend_from_slice(written),
+            Err(key) => write_quoted(out, key),
         }
         out.push(b':');
     }
 
     fn position(&self, key: &str) -> Option<usize> {
-        self.members.iter().position(|member| member.key.meant(&self.text) == key.as_bytes())
+        self.members.iter().position(|member| self.key(member.key) == key.as_bytes())
     }
 
     fn member(&self, key: &str) -> Option<&Member> {
-        self.members.iter().find(|member| member.key.meant(&self.text) == key.as_bytes())
+        self.members.iter().find(|member| self.key(member.key) == key.as_bytes())
     }
 
-    fn text_of<'a>(&'a self, text: &'a Text) -> &'a [u8] {
-        match text {
-            Text::At(range) => &self.text[range.clone()],
-            Text::Set(bytes) => bytes,
+    fn key(&self, place: Place) -> &[u8] {
+        meant(&self.text, &self.apart, place)
+    }
+
+    /// A key as it is written, or what has to be written yet.
+    fn written_key(&self, place: Place) -> Result<&[u8], &str> {
+        match place.number().map(|number| &self.apart[number]) {
+            Some(Apart::Key(key)) => Err(key),
+            Some(Apart::Escaped(place, _)) => Ok(&self.text[place.range()]),
+            Some(Apart::Value(_)) => Ok(&[]),
+            None => Ok(&self.text[place.range()]),
         }
     }
 
-    fn str_of<'a>(&'a self, text: &'a Text) -> &'a str {
-        str_in(self.text_of(text))
+    fn value(&self, place: Place) -> &[u8] {
+        match place.number().map(|number| &self.apart[number]) {
+            Some(Apart::Value(value)) => value,
+            Some(_) => &[],
+            None => &self.text[place.range()],
+        }
     }
 
-    fn bytes_of(&self, text: &Text) -> Bytes {
-        match text {
-            Text::At(range) => self.text.slice(range.clone()),
-            Text::Set(bytes) => bytes.clone(),
+    fn bytes_of(&self, place: Place) -> Bytes {
+        match place.number().map(|number| &self.apart[number]) {
+            Some(Apart::Value(value)) => value.clone(),
+            Some(_) => Bytes::new(),
+            None => self.text.slice(place.range()),
         }
     }
 }
 
-impl Along {
-    /// Whether it is this value of a member of the object around it.
-    fn is(&self, value: &Text) -> bool {
-        matches!(value, Text::At(place) if *place == self.place)
+/// A key as it is meant.
+fn meant<'a>(text: &'a [u8], apart: &'a [Apart], place: Place) -> &'a [u8] {
+    match place.number().map(|number| &apart[number]) {
+        Some(Apart::Escaped(_, meant)) => meant.as_bytes(),
+        Some(Apart::Key(key)) => key.as_bytes(),
+        Some(Apart::Value(_)) => &[],
+        None => &text[place.start as usize + 1..place.end as usize - 1],
     }
 }
 
-impl Key {
-    /// The key as it is meant, by the object's text.
-    fn meant<'a>(&'a self, text: &'a [u8]) -> &'a [u8] {
-        match self {
-            Self::At(range) => &text[range.start + 1..range.end - 1],
-            Self::Escaped(_, meant) => meant.as_bytes(),
-            Self::Set(meant) => meant.as_bytes(),
+impl Place {
+    /// No text is long enough to have a part that begins here: see [`MAX_TEXT_BYTES`].
+    const APART: u32 = u32::MAX;
+
+    /// A part of a text that has at most [`MAX_TEXT_BYTES`].
+    fn within(range: Range<usize>) -> Self {
+        Self { start: range.start as u32, end: range.end as u32 }
+    }
+
+    fn apart(all: &mut Vec<Apart>, one: Apart) -> Self {
+        all.push(one);
+        Self { start: Self::APART, end: (all.len() - 1) as u32 }
+    }
+
+    fn number(self) -> Option<usize> {
+        (self.start == Self::APART).then_some(self.end as usize)
+    }
+
+    fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    /// The same place in a part of the text that begins there.
+    fn since(self, start: usize) -> Self {
+        match self.number() {
+            Some(_) => self,
+            None => Self::within(self.start as usize - start..self.end as usize - start),
         }
     }
 }
@@ -394,18 +447,6 @@ pub fn decode_string(raw: &str) -> Option<Cow<'_, str>> {
         return Some(Cow::Borrowed(inner));
     }
     serde_json::from_str(raw).ok().map(Cow::Owned)
-}
-
-/// The raw texts of an array's elements, sharing its memory; `None` if it is no array.
-pub fn elements(array: &Bytes) -> Option<Vec<Bytes>> {
-    std::str::from_utf8(array).ok()?;
-    places(array, Scan::begin(array, usize::MAX))
-}
-
-fn places(array: &Bytes, scan: Scan<'_>) -> Option<Vec<Bytes>> {
-    let mut elements = Vec::new();
-    scan.elements(|place| elements.push(array.slice(place))).ok()?;
-    Some(elements)
 }
 
 /// Replaces the line breaks between JSON's tokens, so that the text fits on one line.
@@ -526,6 +567,33 @@ mod tests {
     }
 
     #[test]
+    fn a_place_tells_its_part_of_a_text() {
+        let last = MAX_TEXT_BYTES - 2..MAX_TEXT_BYTES;
+        let place = Place::within(last.clone());
+        assert_eq!((place.number(), place.range()), (None, last.clone()));
+        assert_eq!(place.since(last.start).range(), 0..2);
+        let mut apart = vec![Apart::Value(Bytes::new())];
+        let one = Place::apart(&mut apart, Apart::Key("k".into()));
+        assert_eq!((one.number(), one.since(7) == one), (Some(1), true));
+        assert_eq!(size_of::<Member>(), 16);
+    }
+
+    #[test]
+    fn a_member_that_is_set_and_taken_again_and_again_is_the_last_one() {
+        let mut object = parse(r#"{"\u0061":1,"b":2}"#);
+        for round in 0..3 {
+            object.set("a", format!("[{round}]"));
+            object.set("c", format!("{round}"));
+            assert_eq!(object.to_bytes(), format!(r#"{{"\u0061":[{round}],"b":2,"c":{round}}}"#));
+            assert_eq!(object.take("c").expect("it is there"), format!("{round}"));
+            assert!(!object.has("c"));
+        }
+        assert_eq!(object.take("a").expect("it is there"), "[2]");
+        assert_eq!(object.to_bytes(), r#"{"b":2}"#);
+        assert_eq!(object.keys().collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
     fn the_number_of_members_is_bounded() {
         let with = |count: usize| {
             let members: Vec<_> = (0..count).map(|n| format!("\"{n}\":0")).collect();
@@ -538,9 +606,9 @@ mod tests {
     #[test]
     fn elements_of_an_array_keep_their_bytes() {
         let array = Bytes::from_static(b"[ {\"a\": 1.0}, 1e400,[] ]");
-        let texts: Vec<_> = elements(&array).unwrap_or_default();
+        let texts: Vec<_> = elements(&array).unwrap_or_default().collect();
         assert_eq!(texts, ["{\"a\": 1.0}", "1e400", "[]"]);
-        assert_eq!(elements(&Bytes::from_static(b"{}")), None);
+        assert!(elements(&Bytes::from_static(b"{}")).is_none());
     }
 
     proptest! {

@@ -25,6 +25,7 @@
 pub mod app;
 pub mod audit;
 pub mod budget;
+pub mod bulk;
 pub mod catalog;
 pub mod chance;
 pub mod cli;

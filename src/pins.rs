@@ -23,12 +23,13 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::bulk;
 use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -437,7 +438,7 @@ impl Pins {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        bulk::lock(&self.state)
     }
 }
 

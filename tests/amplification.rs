@@ -8,11 +8,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "amplification/collections.rs"]
+mod collections;
+
 use std::hint::black_box;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -286,9 +289,15 @@ fn held_at_the_door(inputs: &[Vec<u8>]) -> Vec<usize> {
     })
 }
 
-// One test, since what is counted is the whole process's.
+/// What is counted is the whole process's: one test at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn g11_no_input_costs_more_than_eight_times_its_length_nor_ten_times_the_time_of_a_plain_one() {
+    let _turn = turn();
     for (what, folder, read, plain) in READERS {
         let inputs = hostile(folder);
         let (mut memory, mut processor) = ((0.0, String::new()), (0.0, String::new()));

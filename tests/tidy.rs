@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: [&[&str]; 7] = [
     &[
         "budget",
+        "bulk",
         "chance",
         "event_stream",
         "hex",

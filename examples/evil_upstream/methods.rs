@@ -59,6 +59,9 @@ pub(crate) struct Answer {
     pub(crate) after: Vec<String>,
 }
 
+/// How many tools a page of a long list holds.
+const PAGE_ITEMS: usize = 10_000;
+
 impl Server {
     pub(crate) fn new(folder: PathBuf) -> Arc<Self> {
         let open = |name| {
@@ -210,6 +213,14 @@ impl Server {
         let at = cursor.and_then(Value::as_str);
         let (tools, next): (Vec<Value>, Option<String>) = match script.walk {
             Walk::Whole => (plain(script.more_tools), None),
+            Walk::Pages => {
+                let start = at.and_then(|at| at.parse().ok()).unwrap_or(0);
+                let end = script.more_tools.min(start + PAGE_ITEMS);
+                let tools = (start..end).map(|at| tool(&format!("t{at}")));
+                let first = (start == 0).then(|| tool("call"));
+                let next = (end < script.more_tools).then(|| end.to_string());
+                (first.into_iter().chain(tools).collect(), next)
+            }
             Walk::Odd => {
                 let odd = odd_cursors();
                 let place = match at {

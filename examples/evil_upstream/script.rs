@@ -87,6 +87,8 @@ pub(crate) enum Walk {
     /// One page.
     #[default]
     Whole,
+    /// Pages of so many items as fit: see `methods::PAGE_ITEMS`.
+    Pages,
     /// One item a page, under cursors that are odd: empty, long, with a NUL, JSON, an emoji.
     Odd,
     /// The first page again and again, under one cursor.

@@ -1,6 +1,7 @@
 //! What the catalog promises, in examples; in properties in the file beside.
 
 mod introductions;
+mod large;
 mod properties;
 
 use std::time::Duration;
@@ -103,7 +104,7 @@ impl View {
 }
 
 fn keys_on(page: &Page, kind: Kind) -> Vec<String> {
-    let items = crate::json::elements(&page.items).expect("a page is a list of items");
+    let items: Vec<_> = crate::json::elements(&page.items).expect("a page is a list").collect();
     assert_eq!(items.len(), page.count);
     let keys = items.into_iter().map(|text| Item::parse(kind, text).expect("an item").key.into());
     keys.collect()

@@ -16,6 +16,7 @@ use super::cursor::Cursor;
 use super::pages::{Cut, Rendered};
 use super::table::Table;
 use super::{Filter, Outlet, Settings, template, uri};
+use crate::bulk;
 use crate::json;
 use crate::mcp::arguments::Declared;
 use crate::mcp::capabilities::Capabilities;
@@ -179,7 +180,7 @@ impl View {
             // Every stream asks: what has not changed is the same `Arc`, table or row, and nothing is copied.
             let [new_rows, old_rows] =
                 [new, old].map(|table| table.rows().iter().filter(|row| row.is_for(form)));
-            !Arc::ptr_eq(new, old) && !new_rows.eq(old_rows)
+            !Arc::ptr_eq(new, old) && bulk::run(new.rows().len(), || !new_rows.eq(old_rows))
         })
     }
 

@@ -242,10 +242,10 @@ impl Json {
 
 fn strings(object: &Object, member: &str) -> Vec<String> {
     let elements = object.get_elements(member);
-    let text = |element: &Bytes| {
-        Some(json::decode_string(std::str::from_utf8(element).ok()?)?.into_owned())
+    let text = |element: Bytes| {
+        Some(json::decode_string(std::str::from_utf8(&element).ok()?)?.into_owned())
     };
-    elements.unwrap_or_default().iter().filter_map(text).collect()
+    elements.unwrap_or_default().filter_map(text).collect()
 }
 
 fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -150,8 +150,8 @@ pub(super) fn write_contents(
 pub(super) fn write_values(out: &mut dyn Write, result: &Object, _: bool) -> io::Result<()> {
     let completion = result.get_object("completion").unwrap_or_default();
     let values = completion.get_elements("values");
-    values.unwrap_or_default().iter().try_for_each(|value| {
-        let value = String::from_utf8_lossy(value);
+    values.unwrap_or_default().try_for_each(|value| {
+        let value = String::from_utf8_lossy(&value);
         // A value is a line whoever reads it.
         writeln!(out, "{}", plain(&json::decode_string(&value).unwrap_or_default()))
     })
@@ -170,7 +170,7 @@ pub(super) fn is_sound(result: &Object) -> bool {
 pub(super) fn objects(object: &Object, member: &str) -> Vec<Object> {
     let elements = object.get_elements(member);
     let object = |text: Bytes| Object::parse_again(text).ok();
-    elements.unwrap_or_default().into_iter().filter_map(object).collect()
+    elements.unwrap_or_default().filter_map(object).collect()
 }
 
 fn decode(base64: &str) -> Option<Vec<u8>> {

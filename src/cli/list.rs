@@ -73,7 +73,7 @@ async fn list(house: &House, kind: Kind) -> Result<Vec<Object>, Failure> {
             house.guest().list(&Permit::unlimited(), kind, cursor.as_deref(), Form::Newest).await;
         let page = page.map_err(|fault| Failure::Answered(fault.to_string()))?;
         let elements = json::elements(&page.items).unwrap_or_default();
-        items.extend(elements.into_iter().filter_map(|element| Object::parse(element).ok()));
+        items.extend(elements.filter_map(|element| Object::parse(element).ok()));
         cursor = page.next_cursor;
         if cursor.is_none() {
             return Ok(items);

@@ -39,13 +39,14 @@ pub(super) fn read(
     if !revision.has_batches() {
         return Err(removed());
     }
-    // The elements alone do not tell what stands behind the array.
-    let elements = match serde_json::from_slice::<IgnoredAny>(text) {
-        Ok(_) => json::elements(text).unwrap_or_default(),
-        Err(error) => {
-            return Err(refused(code::PARSE_ERROR, format!("not valid JSON: {error}")));
-        }
+    let Some(elements) = json::elements(text) else {
+        // The library that tells the place looks at no text inside of strings.
+        let error = serde_json::from_slice::<IgnoredAny>(text).err();
+        let error = error.map_or_else(|| "not UTF-8".to_owned(), |error| error.to_string());
+        return Err(refused(code::PARSE_ERROR, format!("not valid JSON: {error}")));
     };
+    // One more than allowed tells that there are too many: the others are not collected.
+    let elements: Vec<_> = elements.take(MAX_BATCH + 1).collect();
     if elements.is_empty() || elements.len() > MAX_BATCH {
         let text = format!("a batch holds 1 to {MAX_BATCH} messages");
         return Err(refused(code::INVALID_REQUEST, text));

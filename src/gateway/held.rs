@@ -2,9 +2,10 @@
 //!
 //! Knows nothing of: when it is listed.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Sentries;
+use crate::bulk;
 use crate::catalog::{Catalog, Introduction, Snapshot};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -18,7 +19,7 @@ pub(super) struct Held(Mutex<Known>);
 pub(super) struct Known {
     pub(super) introduction: Option<Introduction>,
     /// By [`Kind::index`].
-    pub(super) snapshots: [Option<Snapshot>; 4],
+    pub(super) snapshots: [Option<Arc<Snapshot>>; 4],
     /// Whether it is left out of the lists, since it has been away for too long.
     pub(super) is_hidden: bool,
 }
@@ -29,6 +30,12 @@ impl Clone for Held {
     }
 }
 
+impl Drop for Held {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.lock().snapshots).into_iter().for_each(discard);
+    }
+}
+
 impl Held {
     /// Publishes all that is known of an upstream.
     pub(super) fn publish(&self, name: &UpstreamName, catalog: &Catalog, sentries: &Sentries) {
@@ -36,8 +43,15 @@ impl Held {
         catalog.hide(name, is_hidden);
         introduction.into_iter().for_each(|it| introduce(name, catalog, sentries, it));
         for (kind, snapshot) in Kind::ALL.into_iter().zip(snapshots) {
-            snapshot.into_iter().for_each(|it| publish(name, catalog, sentries, kind, it));
+            snapshot.into_iter().for_each(|it| publish(name, catalog, sentries, kind, &it));
         }
+    }
+
+    /// Takes what was listed of a kind in the place of what was listed before.
+    pub(super) fn keep(&self, kind: Kind, snapshot: Arc<Snapshot>) {
+        let old = self.lock().snapshots[kind.index()].replace(snapshot);
+        // Not under the lock.
+        discard(old);
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Known> {
@@ -51,11 +65,20 @@ pub(super) fn publish(
     catalog: &Catalog,
     sentries: &Sentries,
     kind: Kind,
-    mut snapshot: Snapshot,
+    snapshot: &Snapshot,
 ) {
-    snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
-    sentries.guard.publish(name, kind, &mut snapshot.items);
-    catalog.publish(name, kind, snapshot);
+    bulk::run(snapshot.items.len(), || {
+        let mut snapshot = snapshot.clone();
+        snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
+        sentries.guard.publish(name, kind, &mut snapshot.items);
+        catalog.publish(name, kind, snapshot);
+    });
+}
+
+fn discard(snapshot: Option<Arc<Snapshot>>) {
+    if let Some(snapshot) = snapshot {
+        bulk::discard(snapshot.items.len(), snapshot);
+    }
 }
 
 pub(super) fn introduce(

@@ -19,6 +19,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
+use crate::bulk;
 use crate::catalog::{Introduction, Snapshot};
 use crate::json::{self, Object};
 use crate::mcp::capabilities::Capabilities;
@@ -204,11 +205,13 @@ impl Kept {
 
 /// A list in short: the same while the process lives, and only then.
 pub(super) fn digest(items: &[Item]) -> u64 {
-    let mut digest = DefaultHasher::new();
-    for item in items {
-        item.definition.to_bytes().hash(&mut digest);
-    }
-    digest.finish()
+    bulk::run(items.len(), || {
+        let mut digest = DefaultHasher::new();
+        for item in items {
+            item.definition.to_bytes().hash(&mut digest);
+        }
+        digest.finish()
+    })
 }
 
 fn item(kind: Kind, line: &Object) -> Option<Item> {

@@ -104,7 +104,7 @@ struct Listed {
     digests: [Option<u64>; 2],
     items: [usize; 2],
     /// Where it is to be kept on disk: with its digest.
-    keep: [Option<(Kind, u64, Snapshot)>; 2],
+    keep: [Option<(Kind, u64, Arc<Snapshot>)>; 2],
 }
 
 enum Event {
@@ -279,7 +279,7 @@ impl Refresh {
         self.introduce(found.introduction);
         for (kind, snapshot) in Kind::ALL.into_iter().zip(found.snapshots) {
             self.kept_digests[kind.index()] = Some(kept::digest(&snapshot.items));
-            self.publish(kind, snapshot);
+            self.publish(kind, &Arc::new(snapshot));
         }
         debug!(upstream = %self.upstream.name(), "what it listed last is shown until it is there");
         self.unsettled = None;
@@ -301,7 +301,7 @@ impl Refresh {
     }
 
     /// Keeps what is new of a topic, if all of it may be.
-    async fn keep_lists(&mut self, lists: [Option<(Kind, u64, Snapshot)>; 2]) {
+    async fn keep_lists(&mut self, lists: [Option<(Kind, u64, Arc<Snapshot>)>; 2]) {
         for (kind, digest, snapshot) in lists.into_iter().flatten() {
             if self.kept_digests[kind.index()] == Some(digest) {
                 continue;
@@ -328,8 +328,8 @@ impl Refresh {
         }
     }
 
-    fn publish(&self, kind: Kind, snapshot: Snapshot) {
-        self.held.lock().snapshots[kind.index()] = Some(snapshot.clone());
+    fn publish(&self, kind: Kind, snapshot: &Arc<Snapshot>) {
+        self.held.keep(kind, Arc::clone(snapshot));
         publish(self.upstream.name(), &self.catalog, &self.sentries, kind, snapshot);
     }
 
@@ -404,7 +404,7 @@ impl Refresh {
         let (mut read, mut done) = (Vec::new(), Ok(()));
         for (half, kind) in kinds.enumerate() {
             let before = self.held.lock().snapshots[kind.index()].clone();
-            let listing = match steady::list(&self.upstream, kind, before.as_ref()).await {
+            let listing = match steady::list(&self.upstream, kind, before.as_deref()).await {
                 Ok(listing) => listing,
                 Err(error) => {
                     warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");
@@ -423,9 +423,9 @@ impl Refresh {
             let relist = listing.ttl.map(|ttl| Instant::now() + lifetime(ttl));
             let Listing { items, is_private, truncated, .. } = listing;
             let cut = truncated.map(Into::into);
-            let snapshot = Snapshot { items, fresh_until, is_private, cut };
+            let snapshot = Arc::new(Snapshot { items, fresh_until, is_private, cut });
             if self.kept.is_some() && self.kept_digests[kind.index()] != Some(digest) {
-                listed.keep[half] = Some((kind, digest, snapshot.clone()));
+                listed.keep[half] = Some((kind, digest, Arc::clone(&snapshot)));
             }
             read.push((kind, snapshot));
             listed.again = listed.again.into_iter().chain(relist).min();
@@ -433,7 +433,7 @@ impl Refresh {
         }
         // One behind the other: who hears of a topic hears of both of its kinds at once.
         for (kind, snapshot) in read {
-            self.publish(kind, snapshot);
+            self.publish(kind, &snapshot);
         }
         done.map(|()| listed)
     }

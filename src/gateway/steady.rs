@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 
 use super::kept::digest;
+use crate::bulk;
 use crate::catalog::Snapshot;
 use crate::mcp::kind::Kind;
 use crate::upstream::{Error, Listing, Upstream};
@@ -28,7 +29,8 @@ pub(super) async fn list(
         }
         let again = upstream.list(kind).await?;
         let is_same = digest(&again.items) == digest(&listing.items);
-        listing = again;
+        let old = std::mem::replace(&mut listing, again);
+        bulk::discard(old.items.len(), old);
         if is_same {
             break;
         }
@@ -38,6 +40,8 @@ pub(super) async fn list(
 
 /// Whether something of before is missing.
 fn is_less(listing: &Listing, before: &Snapshot) -> bool {
-    let keys: HashSet<&str> = listing.items.iter().map(|item| &*item.key).collect();
-    before.items.iter().any(|item| !keys.contains(&*item.key))
+    bulk::run(before.items.len(), || {
+        let keys: HashSet<&str> = listing.items.iter().map(|item| &*item.key).collect();
+        before.items.iter().any(|item| !keys.contains(&*item.key))
+    })
 }

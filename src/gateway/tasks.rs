@@ -99,12 +99,12 @@ impl Handles {
             b'0' => Era::Legacy,
             _ => Era::Modern,
         };
-        let parts = json::elements(&format!("[{}]", &text[1..]).into())?;
-        let part = |at: usize| {
-            let text = std::str::from_utf8(parts.get(at)?).ok()?;
-            json::decode_string(text).map(Box::<str>::from)
+        let mut parts = json::elements(&format!("[{}]", &text[1..]).into())?;
+        let mut part = || {
+            let text = parts.next()?;
+            json::decode_string(std::str::from_utf8(&text).ok()?).map(Box::<str>::from)
         };
-        Some(Task { upstream: part(0)?, tool: part(1)?, era, own: part(2)? })
+        Some(Task { upstream: part()?, tool: part()?, era, own: part()? })
     }
 }
 

@@ -37,11 +37,7 @@ fn each(
     no_array: Malformed,
     check: impl Fn(Object) -> Result<(), Malformed>,
 ) -> Result<(), Malformed> {
-    object
-        .get_elements(member)
-        .ok_or(no_array)?
-        .into_iter()
-        .try_for_each(|element| check(read(element)?))
+    object.get_elements(member).ok_or(no_array)?.try_for_each(|element| check(read(element)?))
 }
 
 /// Reads a message or a block of content.

@@ -8,15 +8,21 @@ use bytes::Bytes;
 use serde::de::IgnoredAny;
 
 use super::scan::{self, Flaw, Scan};
-use super::{Along, Key, MAX_MEMBERS, Malformed, Member, Object, Text, str_in};
+use super::{
+    Along, Apart, MAX_MEMBERS, MAX_TEXT_BYTES, Malformed, Member, Object, Place, meant, str_in,
+};
 
 /// Room for the members of a message without asking for more.
 const USUAL_MEMBERS: usize = 6;
+
+/// From how many members on an object gives back the room that it does not need.
+const MANY_MEMBERS: usize = 64;
 
 /// An object whose end has not been seen yet.
 #[derive(Default)]
 struct Open {
     members: Vec<Member>,
+    apart: Vec<Apart>,
     along: Option<Box<Along>>,
     refused: Option<Malformed>,
 }
@@ -27,6 +33,9 @@ pub(super) fn object(
     depth: Option<usize>,
     along: scan::Along<'_>,
 ) -> Result<Object, Malformed> {
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(Malformed::Syntax(format!("more than {MAX_TEXT_BYTES} bytes")));
+    }
     let scan = depth.map_or_else(|| Scan::again(&text), |depth| Scan::begin(&text, depth));
     let mut outer = Open { members: Vec::with_capacity(USUAL_MEMBERS), ..Open::default() };
     // By their levels, of which the outer one is no part.
@@ -43,68 +52,68 @@ pub(super) fn object(
                 &mut inner[place]
             }
         };
-        if let Some(Open { members, along, refused: None }) = below {
-            open.along = Some(Box::new(Along::at(&text, found.value.clone(), members, along)));
+        if let Some(below @ Open { refused: None, .. }) = below {
+            open.along = Some(Box::new(Along::at(&text, found.value.clone(), below)));
         }
         if open.refused.is_none() {
-            open.refused = add(&text, &mut open.members, found).err();
+            open.refused = add(&text, open, found).err();
         }
     });
-    match (read, outer.refused) {
-        (Ok(()), None) => {
-            Ok(Object { text, members: outer.members, changed: false, along: outer.along })
-        }
+    match (read, outer.refused.take()) {
+        (Ok(()), None) => Ok(outer.whole(text)),
         (Err(Flaw::TooDeep), _) => Err(Malformed::TooDeep(depth.unwrap_or(usize::MAX))),
         (Err(Flaw::Syntax), _) => Err(malformed(&text)),
         (Ok(()), Some(refused)) => Err(refused),
     }
 }
 
+impl Open {
+    fn whole(self, text: Bytes) -> Object {
+        let Self { mut members, apart, along, .. } = self;
+        // Of the few that have more than a message has, up to half of the room is empty.
+        if members.len() > MANY_MEMBERS {
+            members.shrink_to_fit();
+        }
+        Object { text, members, apart, changed: false, along }
+    }
+}
+
 impl Along {
     /// The object at this place of `text`, whose members' places are still those in `text`.
-    fn at(
-        text: &Bytes,
-        place: Range<usize>,
-        mut members: Vec<Member>,
-        mut along: Option<Box<Self>>,
-    ) -> Self {
-        let shift = |range: &mut Range<usize>| {
-            *range = range.start - place.start..range.end - place.start;
-        };
-        for Member { key, value } in &mut members {
-            if let Key::At(range) | Key::Escaped(range, _) = key {
-                shift(range);
-            }
-            if let Text::At(range) = value {
-                shift(range);
+    fn at(text: &Bytes, place: Range<usize>, mut open: Open) -> Self {
+        for Member { key, value } in &mut open.members {
+            (*key, *value) = (key.since(place.start), value.since(place.start));
+        }
+        for one in &mut open.apart {
+            if let Apart::Escaped(at, _) = one {
+                *at = at.since(place.start);
             }
         }
-        if let Some(along) = &mut along {
-            shift(&mut along.place);
+        if let Some(along) = &mut open.along {
+            along.place = along.place.since(place.start);
         }
-        let text = text.slice(place.clone());
-        Self { place, object: Object { text, members, changed: false, along } }
+        Self { place: Place::within(place.clone()), object: open.whole(text.slice(place)) }
     }
 }
 
 /// Adds a member that was found in `text`.
-fn add(text: &Bytes, members: &mut Vec<Member>, found: scan::Found) -> Result<(), Malformed> {
+fn add(text: &Bytes, open: &mut Open, found: scan::Found) -> Result<(), Malformed> {
+    let Open { members, apart, .. } = open;
     if members.len() == MAX_MEMBERS {
         return Err(Malformed::Members(format!("more than {MAX_MEMBERS} members in one object")));
     }
-    let key = match found.is_escaped {
-        false => Key::At(found.key),
-        true => {
-            let meant = serde_json::from_slice(&text[found.key.clone()]);
-            Key::Escaped(found.key, meant.map_err(|bad| Malformed::Syntax(bad.to_string()))?)
-        }
-    };
-    let meant = key.meant(text);
-    if members.iter().any(|member| member.key.meant(text) == meant) {
-        let name = str_in(meant);
+    let mut key = Place::within(found.key.clone());
+    if found.is_escaped {
+        let meant = serde_json::from_slice(&text[found.key]);
+        let meant = meant.map_err(|bad| Malformed::Syntax(bad.to_string()))?;
+        key = Place::apart(apart, Apart::Escaped(key, meant));
+    }
+    let name = meant(text, apart, key);
+    if members.iter().any(|member| meant(text, apart, member.key) == name) {
+        let name = str_in(name);
         return Err(Malformed::Members(format!("member {name:?} stands twice")));
     }
-    members.push(Member { key, value: Text::At(found.value) });
+    members.push(Member { key, value: Place::within(found.value) });
     Ok(())
 }
 

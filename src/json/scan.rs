@@ -53,7 +53,12 @@ impl<'a> Scan<'a> {
 
     /// Passes over a text that has passed before, or is a part of one: what is in its values is not looked at again.
     pub(super) fn again(text: &'a [u8]) -> Self {
-        Self { text, at: 0, depth: usize::MAX, has_controls: false, has_passed: true }
+        Self::again_from(text, 0)
+    }
+
+    /// The same from a place on that it has come to before.
+    pub(super) fn again_from(text: &'a [u8], at: usize) -> Self {
+        Self { text, at, depth: usize::MAX, has_controls: false, has_passed: true }
     }
 
     /// Shows each member of the object that the text is. Of those whose keys, written without escapes, are among the first
@@ -100,21 +105,33 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Shows the place of each element of the array that the text is.
-    pub(super) fn elements(mut self, mut show: impl FnMut(Range<usize>)) -> Result<(), Flaw> {
-        self.white();
-        self.enter(b'[', 0)?;
-        if !self.leaves(b']') {
-            loop {
-                let start = self.at;
-                self.value(1)?;
-                show(start..self.at);
-                if !self.goes_on(b']')? {
-                    break;
-                }
-            }
+    /// Passes over the array that the text is.
+    pub(super) fn array(mut self) -> Result<(), Flaw> {
+        let mut goes_on = self.enter_array()?;
+        while goes_on {
+            (_, goes_on) = self.element()?;
         }
         self.end()
+    }
+
+    /// Passes the bracket that begins the array that the text is; tells whether there is an element behind it.
+    pub(super) fn enter_array(&mut self) -> Result<bool, Flaw> {
+        self.white();
+        self.enter(b'[', 0)?;
+        Ok(!self.leaves(b']'))
+    }
+
+    /// Passes one element of that array, and returns its place and whether there is another one.
+    pub(super) fn element(&mut self) -> Result<(Range<usize>, bool), Flaw> {
+        let start = self.at;
+        self.value(1)?;
+        let place = start..self.at;
+        Ok((place, self.goes_on(b']')?))
+    }
+
+    /// How far it has come.
+    pub(super) fn place(&self) -> usize {
+        self.at
     }
 
     fn peek(&self) -> Option<u8> {
@@ -420,6 +437,16 @@ mod tests {
         }
     }
 
+    /// Where the elements of an array are.
+    fn places(mut scan: Scan<'_>) -> Result<Vec<Range<usize>>, Flaw> {
+        let (mut all, mut goes_on) = (Vec::new(), scan.enter_array()?);
+        while goes_on {
+            let (place, another) = scan.element()?;
+            (goes_on, _) = (another, all.push(place));
+        }
+        Ok(all)
+    }
+
     /// JSON, or nearly: pieces of it in any order, wrapped so that most begin well.
     fn nearly() -> impl Strategy<Value = String> {
         let pieces = [
@@ -471,16 +498,14 @@ mod tests {
             prop_assert_eq!(keys, ["\"k\"", "\"l\""]);
             let read: serde_json::Value = serde_json::from_str(&text[found[0].value.clone()]).expect("a value");
             prop_assert_eq!(read, serde_json::from_str::<serde_json::Value>(&value.to_string()).expect("a value"));
-            let mut elements = Vec::new();
             let list = text[found[1].value.clone()].as_bytes();
-            Scan::begin(list, usize::MAX).elements(|place| elements.push(place)).expect("an array");
+            let elements = places(Scan::begin(list, usize::MAX)).expect("an array");
             prop_assert_eq!(elements.len(), 1);
+            prop_assert_eq!(Scan::begin(list, usize::MAX).array(), Ok(()));
             let mut again = Vec::new();
             Scan::again(text.as_bytes()).members(&[], |member| again.push(member)).expect("an object");
             prop_assert_eq!(&again, &found, "what has passed is passed in the same steps");
-            let mut again = Vec::new();
-            Scan::again(list).elements(|place| again.push(place)).expect("an array");
-            prop_assert_eq!(again, elements);
+            prop_assert_eq!(places(Scan::again(list)).expect("an array"), elements);
             // What is gone into is found as it would be by itself, and everything else where it was.
             let mut along = Vec::new();
             let both: Along<'_> = &[&[b"\"k\"", b"\"l\""], &[b"\"k\""]];

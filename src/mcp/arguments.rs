@@ -23,7 +23,7 @@ impl Declared {
         if *list == *b"null" {
             return Some(Self::default());
         }
-        let arguments = json::elements(&list)?.into_iter().map(argument);
+        let arguments = json::elements_again(&list)?.map(argument);
         Some(Self { arguments: arguments.collect::<Option<_>>()? })
     }
 

@@ -93,7 +93,7 @@ impl Mirror {
     ) -> Result<(), BadMark> {
         let Ok(schema) = Object::parse_within(text.clone(), usize::MAX) else {
             // No object: perhaps an array of schemas (`anyOf`).
-            for element in json::elements(text).unwrap_or_default() {
+            for element in json::elements_again(text).unwrap_or_default() {
                 self.schema(&element, path, false)?;
             }
             return Ok(());

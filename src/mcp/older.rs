@@ -79,14 +79,20 @@ pub fn result(result: &mut Object) -> bool {
     }
     result.take("structuredContent");
     let content = result.get_bytes("content").unwrap_or_else(|| Bytes::from_static(b"[]"));
-    let mut blocks = json::elements(&content).unwrap_or_default();
+    let mut blocks = json::elements_again(&content).unwrap_or_default();
+    let has_any = blocks.clone().next().is_some();
     let text = String::from_utf8_lossy(&structured);
-    if text != "null" && !blocks.iter().any(|block| repeats(block, &text)) {
+    if text != "null" && !blocks.any(|block| repeats(&block, &text)) {
         let mut block = Object::new();
         block.set("type", "\"text\"");
         block.set("text", json::quote(&text));
-        blocks.push(block.to_bytes());
-        result.set("content", [b"[", &blocks.join(&b","[..])[..], b"]"].concat());
+        let block = block.to_bytes();
+        let inner = content.trim_ascii().strip_prefix(b"[").and_then(|it| it.strip_suffix(b"]"));
+        let blocks = match inner.filter(|_| has_any) {
+            Some(inner) => [b"[", inner, b",", &block, b"]"].concat(),
+            None => [b"[", &block[..], b"]"].concat(),
+        };
+        result.set("content", blocks);
     }
     true
 }
@@ -94,7 +100,8 @@ pub fn result(result: &mut Object) -> bool {
 /// Whether a schema is one of objects, which is all that an older output schema can be.
 fn is_of_objects(schema: &Object) -> bool {
     let are_strings = |list: Bytes| {
-        json::elements(&list).is_some_and(|names| names.iter().all(|name| name.starts_with(b"\"")))
+        json::elements_again(&list)
+            .is_some_and(|mut names| names.all(|name| name.starts_with(b"\"")))
     };
     schema.get_string("type").as_deref() == Some("object")
         && schema.get("$schema").is_none_or(|raw| raw.starts_with('"'))

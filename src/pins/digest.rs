@@ -75,11 +75,11 @@ fn write(text: &Bytes, out: &mut Vec<u8>) {
         },
         Some(b'[') => {
             out.push(b'[');
-            for (at, element) in json::elements(text).unwrap_or_default().iter().enumerate() {
+            for (at, element) in json::elements(text).unwrap_or_default().enumerate() {
                 if at > 0 {
                     out.push(b',');
                 }
-                write(element, out);
+                write(&element, out);
             }
             out.push(b']');
         }

@@ -18,6 +18,7 @@ use super::subscriptions::Interest;
 use super::walk::Walk;
 use super::wire::{Answer, Failure, Outgoing, Sent, Wire};
 use super::{About, Listing, MAX_INSTRUCTIONS_BYTES, Settings, legacy, modern, rounds};
+use crate::bulk;
 use crate::json::Object;
 use crate::mcp::call::{Call, Method, Outcome, Reply};
 use crate::mcp::capabilities::Capabilities;
@@ -175,7 +176,7 @@ impl Connection {
                 let (name, limits) = (&settings.name, &settings.limits);
                 let time = settings.timeouts.list;
                 let mut listing = Walk { name, connection, kind, limits, time }.run().await?;
-                match &connection.dialect {
+                bulk::run(listing.items.len(), || match &connection.dialect {
                     Dialect::Modern(dialect) if kind == Kind::Tool => {
                         dialect.learn(&mut listing.items, &connection.wire);
                     }
@@ -186,7 +187,7 @@ impl Connection {
                         dialect.learn(&mut listing.items);
                     }
                     Dialect::Legacy(_) | Dialect::Modern(_) => {}
-                }
+                });
                 Ok(listing)
             }
             Self::Library(prompts) => Ok(prompts.list(&settings.name)),

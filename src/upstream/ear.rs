@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::Changes;
 use super::questions::{Questions, unsupported};
-use super::subscriptions::Interest;
+use super::subscriptions::{Interest, MAX_URIS};
 use super::tasks::Tasks;
 use super::visits::Visits;
 use super::vitals::Vitals;
@@ -215,7 +215,8 @@ impl Ear {
             return Err(Junk("an array of messages, which this revision does not know".into()));
         }
         let messages = json::elements(&text).ok_or_else(|| Junk("not valid JSON".into()))?;
-        if messages.len() > MAX_BATCH {
+        // Counted before the first is read, so that too many are not half heard.
+        if messages.clone().nth(MAX_BATCH).is_some() {
             return Err(Junk(format!("more than {MAX_BATCH} messages in one array")));
         }
         for message in messages {
@@ -440,7 +441,8 @@ fn subscription_of(params: &Object) -> Option<u64> {
 /// The resources or tasks of which a server agrees to tell: a listen is for one of the two.
 fn honored(params: &Object) -> Honored {
     let filter = params.get_object("notifications").unwrap_or_default();
-    let named = |member| filter.get_elements(member);
+    // No more are ever asked for: a longer list is a server's nonsense, and its end is not read.
+    let named = |member| Some(filter.get_elements(member)?.take(MAX_URIS));
     let all = [RESOURCE_SUBSCRIPTIONS, TASK_IDS].into_iter().filter_map(named).flatten();
     all.filter_map(|raw| Some(json::decode_string(std::str::from_utf8(&raw).ok()?)?.into()))
         .collect()
@@ -503,6 +505,27 @@ mod tests {
         assert_eq!(ear.hear(batch.into(), None).expect("a batch").answers.len(), 2);
         ear.tune(Revision::V2025_06_18);
         assert!(ear.hear(batch.into(), None).is_err());
+    }
+
+    #[test]
+    fn an_array_of_too_many_messages_is_not_heard_at_all() {
+        let array = |count: usize| {
+            let message = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+            Bytes::from(format!("[{}]", vec![message; count].join(",")))
+        };
+        let ear = ear();
+        assert!(ear.hear(array(MAX_BATCH + 1), None).is_err());
+        assert_eq!(*ear.changes.borrow(), Changes::default());
+        assert!(ear.hear(array(MAX_BATCH), None).is_ok());
+        assert_eq!(*ear.changes.borrow(), Changes([0, MAX_BATCH as u64, 0]));
+    }
+
+    #[test]
+    fn an_acknowledgment_names_no_more_than_can_be_asked_for() {
+        let uris = vec!["\"a:b\""; MAX_URIS + 1].join(",");
+        let params = format!(r#"{{"notifications":{{"resourceSubscriptions":[7,{uris}]}}}}"#);
+        let params = Object::parse(params).expect("an object");
+        assert_eq!(honored(&params).len(), MAX_URIS - 1);
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn revisions(list: Bytes) -> Option<Vec<Revision>> {
     let known = |version: &Bytes| {
         json::decode_string(std::str::from_utf8(version).ok()?)?.parse::<Revision>().ok()
     };
-    Some(json::elements(&list)?.iter().filter_map(known).collect())
+    Some(json::elements_again(&list)?.filter_map(|version| known(&version)).collect())
 }
 
 /// What to do about a server that supports these revisions; `None` if one of them is spoken here.

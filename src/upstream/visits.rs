@@ -53,7 +53,7 @@ impl Visits {
         let error = Object::parse_within(error.clone(), usize::MAX).ok();
         let data = error.and_then(|error| error.get_object("data"));
         let visits = data.and_then(|data| data.get_elements("elicitations"));
-        for visit in visits.unwrap_or_default().into_iter().take(MAX_IN_ERROR) {
+        for visit in visits.unwrap_or_default().take(MAX_IN_ERROR) {
             if let Ok(params) = Object::parse_again(visit) {
                 self.begin(&params, notes);
             }

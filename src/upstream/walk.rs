@@ -13,7 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use super::connection::{Wired, error_code, error_text};
 use super::wire::Failure;
 use super::{Limits, Listing};
-use crate::json::{self, Object};
+use crate::bulk;
+use crate::json::{self, Elements, Object};
 use crate::mcp::call::{Body, Outcome};
 use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
@@ -22,6 +23,9 @@ use crate::rpc::code;
 
 /// How many pages in a row may bring nothing new.
 const MAX_STALE_PAGES: usize = 3;
+
+/// Of how many items of a page the log says one by one why they are left out.
+const MAX_TOLD: usize = 10;
 
 /// A walk through one list.
 pub(super) struct Walk<'a> {
@@ -88,7 +92,7 @@ impl Walk<'_> {
             }
             listing.is_private |= page.get("cacheScope") == Some("\"private\"");
             let known = listing.items.len();
-            self.take(&page, &mut listing, &mut seen)?;
+            bulk::run_on_bytes(page.text_bytes(), || self.take(&page, &mut listing, &mut seen))?;
             stale = if listing.items.len() > known { 0 } else { stale + 1 };
 
             let next = page.get_bytes("nextCursor").filter(|cursor| cursor.starts_with(b"\""));
@@ -113,6 +117,7 @@ impl Walk<'_> {
             }
             cursor = next;
         }
+        bulk::discard(seen.len(), seen);
         Ok(End::Done(listing))
     }
 
@@ -126,10 +131,11 @@ impl Walk<'_> {
     ) -> Result<(), Failure> {
         let member = self.kind.list_member();
         let items = match page.get_bytes(member).filter(|list| list != "null") {
-            Some(list) => json::elements(&list)
+            Some(list) => json::elements_again(&list)
                 .ok_or_else(|| Failure::Protocol(format!("`{member}` is no array")))?,
-            None => Vec::new(),
+            None => Elements::default(),
         };
+        let mut left_out = 0_usize;
         for definition in items {
             // One more than allowed shows that the limit cuts something off.
             if listing.items.len() > self.limits.max_items {
@@ -143,9 +149,16 @@ impl Walk<'_> {
                     }
                 }
                 Err(bad) => {
-                    tracing::warn!(upstream = %self.name, kind = %self.kind, %bad, "an item is left out");
+                    left_out += 1;
+                    if left_out <= MAX_TOLD {
+                        tracing::warn!(upstream = %self.name, kind = %self.kind, %bad, "an item is left out");
+                    }
                 }
             }
+        }
+        if left_out > MAX_TOLD {
+            let more = left_out - MAX_TOLD;
+            tracing::warn!(upstream = %self.name, kind = %self.kind, more, "more items are left out");
         }
         Ok(())
     }

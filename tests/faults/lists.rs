@@ -66,6 +66,53 @@ async fn f41_a_list_without_an_end_ends_by_its_bounds() {
     weir.stop().await;
 }
 
+/// How long each of the calls to `fine` takes, until the first page of the list has one behind it.
+async fn calls_until_there_is_more(weir: &Weir) -> Vec<Duration> {
+    let (mut client, mut list) =
+        (weir.client(Revision::MODERN).await, weir.client(Revision::MODERN).await);
+    let (mut times, mut next_look) = (Vec::new(), Instant::now());
+    loop {
+        let begin = Instant::now();
+        let arguments = json!({ "nonce": "one", "fault": "{}" });
+        assert!(client.call("fine", arguments).await.is_result());
+        times.push(begin.elapsed());
+        if next_look <= Instant::now() {
+            let page = list.request("tools/list", json!({})).await.result();
+            if page.get("nextCursor").is_some() {
+                return times;
+            }
+            next_look = Instant::now() + Duration::from_millis(100);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f41_a_list_as_long_as_any_may_be_holds_up_nobody_else() {
+    let _turn = alone().await;
+    let items = if by_night() { 1_000_000 } else { 20_000 };
+    let lab = Lab::new().stdio("many", json!({ "walk": "pages" })).http("fine", json!({})).await;
+    let limits = "[defaults.limits]\nmax_items = 1000000\nmax_pages = 200\nmax_list = \"1GiB\"\n\
+                  [defaults.timeouts]\nlist = \"5m\"\n";
+    let weir = lab.serve_all(limits).await;
+    let storm = json!({ "text": CHANGED, "per_second": 1 });
+    let script = json!({ "walk": "pages", "more_tools": items, "storm": storm });
+    lab.evil("many").script(script);
+    let begin = Instant::now();
+    let mut times = calls_until_there_is_more(&weir).await;
+    times.sort();
+    let [median, p99, longest] =
+        [times.len() / 2, times.len() * 99 / 100, times.len() - 1].map(|at| times[at]);
+    eprintln!(
+        "F-41: {items} items listed in {:?}; {} calls meanwhile: median {median:?}, p99 {p99:?}, longest {longest:?}",
+        begin.elapsed(),
+        times.len()
+    );
+    // What such a list takes in one go is a few microseconds an item, and ten times that without optimization.
+    let bound = if by_night() { Duration::from_millis(250) } else { Duration::from_millis(500) };
+    assert!(longest < bound, "{longest:?}");
+    weir.stop().await;
+}
+
 #[tokio::test]
 async fn f42_f43_f44_a_cursor_is_nobodys_business_but_its_servers() {
     let _turn = beside_others().await;

@@ -504,7 +504,7 @@ pub(crate) fn named(name: &str) -> String {
 /// The keys of a page's items.
 pub(crate) fn keys_of(kind: Kind, page: &Object) -> Vec<String> {
     let items = page.get_bytes(kind.list_member()).expect("a list");
-    let items = json::elements(&items).expect("an array").into_iter();
+    let items = json::elements(&items).expect("an array");
     items
         .map(|item| object(&string(item)).get_string(kind.key_member()).expect("a key").into())
         .collect()

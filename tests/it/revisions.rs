@@ -247,7 +247,7 @@ const BATCH: &str = r#"[{"jsonrpc":"2.0","id":1,"method":"prompts/list"},{"jsonr
 
 /// The answers of a batch, by id.
 fn by_id(batch: String) -> Vec<(String, bool)> {
-    let answers = weir::json::elements(&batch.into()).expect("an array").into_iter();
+    let answers = weir::json::elements(&batch.into()).expect("an array");
     let mut answers: Vec<_> = answers
         .map(|answer| {
             let answer = object(&string(answer));

@@ -93,7 +93,7 @@ pub(super) fn visits(error: &Object) -> Option<Vec<Question>> {
         let visit = Question { key, subject: Subject::Elicitation, params };
         visit.is_visit().then_some(visit)
     };
-    let visits: Option<Vec<_>> = elicitations.into_iter().enumerate().map(visit).collect();
+    let visits: Option<Vec<_>> = elicitations.take(MAX_VISITS + 1).enumerate().map(visit).collect();
     visits.filter(|visits| !visits.is_empty() && visits.len() <= MAX_VISITS)
 }
 

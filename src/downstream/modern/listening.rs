@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of: the stream or the lines that carry it.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,19 +91,27 @@ fn read_names(filter: &Object, member: &str) -> Result<Vec<Box<str>>, Refused> {
         None | Some("null") => return Ok(Vec::new()),
         Some(_) => filter.get_elements(member),
     };
-    let name = |raw: &Bytes| Some(json::decode_string(std::str::from_utf8(raw).ok()?)?.into());
-    let names = list.and_then(|list| list.iter().map(name).collect::<Option<Vec<Box<str>>>>());
-    let mut names =
-        names.ok_or_else(|| invalid_params(&format!("`{member}` must be an array of strings")))?;
-    if names.len() > MAX_SUBSCRIPTIONS {
+    let no_strings = || invalid_params(&format!("`{member}` must be an array of strings"));
+    let mut list = list.ok_or_else(no_strings)?;
+    // Those that are too many are not collected.
+    let (mut names, mut seen) = (Vec::new(), HashSet::new());
+    for raw in list.by_ref().take(MAX_SUBSCRIPTIONS) {
+        let name: Box<str> = text(&raw).ok_or_else(no_strings)?.into();
+        if seen.insert(name.clone()) {
+            names.push(name);
+        }
+    }
+    if list.next().is_some() {
         let what = if member == TASK_IDS { "tasks" } else { "resources" };
         return Err(invalid_params(&format!(
             "a listen may subscribe to {MAX_SUBSCRIPTIONS} {what} at most: open another one"
         )));
     }
-    let mut seen = HashSet::new();
-    names.retain(|name| seen.insert(name.clone()));
     Ok(names)
+}
+
+fn text(raw: &[u8]) -> Option<Cow<'_, str>> {
+    json::decode_string(std::str::from_utf8(raw).ok()?)
 }
 
 /// Subscribes to what was asked for, and returns what will be told: not what the client may not read or ask

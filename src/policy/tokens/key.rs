@@ -156,9 +156,11 @@ fn stated(jwk: &Object) -> Result<Option<Algorithm>, &'static str> {
 }
 
 fn may_verify(jwk: &Object) -> bool {
-    let uses: Option<Vec<String>> =
-        jwk.get("key_ops").and_then(|raw| serde_json::from_str(raw).ok());
-    uses.is_some_and(|uses| uses.iter().any(|it| it == "verify"))
+    let is_verify = |raw: bytes::Bytes| {
+        let text = std::str::from_utf8(&raw).ok().and_then(crate::json::decode_string);
+        text.is_some_and(|text| text == "verify")
+    };
+    jwk.get_elements("key_ops").is_some_and(|mut uses| uses.any(is_verify))
 }
 
 fn rsa(jwk: &Object, parameters: &'static RsaParameters) -> Result<ParsedPublicKey, &'static str> {

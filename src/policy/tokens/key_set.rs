@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::value::RawValue;
 
 use super::key::{Algorithm, Key, Unfit};
 use crate::json::Object;
@@ -50,17 +49,19 @@ impl KeySet {
         allowed: &[Algorithm],
     ) -> Result<(Self, Vec<LeftOut>), &'static str> {
         let document = Object::parse(text.clone()).map_err(|_| "it is no JSON object")?;
-        let listed = document.get("keys").ok_or("it has no member `keys`")?;
-        let listed: Vec<&RawValue> =
-            serde_json::from_str(listed).map_err(|_| "its member `keys` is no list")?;
+        if !document.has("keys") {
+            return Err("it has no member `keys`");
+        }
+        let mut listed = document.get_elements("keys").ok_or("its member `keys` is no list")?;
         let mut left_out = Vec::new();
-        if listed.len() > MAX_KEYS {
-            let what = format!("all after the first {MAX_KEYS} of {}", listed.len());
+        let count = listed.clone().count();
+        if count > MAX_KEYS {
+            let what = format!("all after the first {MAX_KEYS} of {count}");
             left_out.push(LeftOut { what, is_junk: true });
         }
         let mut keys: Vec<Entry> = Vec::new();
-        for (at, raw) in listed.into_iter().take(MAX_KEYS).enumerate() {
-            match entry(raw, allowed, &keys) {
+        for (at, raw) in listed.by_ref().take(MAX_KEYS).enumerate() {
+            match entry(&raw, allowed, &keys) {
                 Ok(entry) => keys.push(entry),
                 Err(unfit) => {
                     let (Unfit::Other(why) | Unfit::Junk(why)) = unfit;
@@ -101,8 +102,8 @@ impl KeySet {
     }
 }
 
-fn entry(raw: &RawValue, allowed: &[Algorithm], before: &[Entry]) -> Result<Entry, Unfit> {
-    let text = Bytes::copy_from_slice(raw.get().as_bytes());
+fn entry(raw: &[u8], allowed: &[Algorithm], before: &[Entry]) -> Result<Entry, Unfit> {
+    let text = Bytes::copy_from_slice(raw);
     let jwk = Object::parse(text).map_err(|_| "it is no JSON object, or has a member twice")?;
     let id = match jwk.has("kid") {
         true => Some(jwk.get_string("kid").ok_or("its kid is no string")?),
