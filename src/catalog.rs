@@ -43,7 +43,7 @@ use crate::bulk;
 use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
-use crate::mcp::name::{Naming, UpstreamName};
+use crate::mcp::name::{Altered, Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use instructions::Instructions;
 use shelf::Shelf;
@@ -91,9 +91,24 @@ impl Outlet {
         if !kind.has_name() {
             return own.into();
         }
+        naming.join(&self.prefix, self.renamed(kind, own)).into()
+    }
+
+    /// The name that was altered to become public, the upstream's own or that of `rename`, and the reason.
+    pub fn altered<'a>(
+        &'a self,
+        naming: &Naming,
+        kind: Kind,
+        own: &'a str,
+    ) -> Option<(&'a str, Altered)> {
+        let name = self.renamed(kind, own);
+        let altered = naming.altered(&self.prefix, name).filter(|_| kind.has_name());
+        altered.map(|reason| (name, reason))
+    }
+
+    fn renamed<'a>(&'a self, kind: Kind, own: &'a str) -> &'a str {
         let renamed = self.rename.iter().find(|(of, from, _)| *of == kind && from == own);
-        let name = renamed.map_or(own, |(_, _, to)| to);
-        naming.join(&self.prefix, name).into()
+        renamed.map_or(own, |(_, _, to)| to)
     }
 
     /// Whether the item leaves the upstream at all.

@@ -249,7 +249,7 @@ impl Config {
             (guard, guard::lock_file(t, surroundings.on_disk))
         });
         let upstreams = upstreams::read(root, surroundings, (&guard, &lock_file));
-        let naming = root.table("naming", |t| sections::naming(t, upstreams.enabled));
+        let naming = root.table("naming", |t| sections::naming(t, &upstreams));
         let (roles, clients) = access::roles_and_clients(root, &server, &upstreams.names, options);
         let (auth, providers) = root.table("auth", |t| {
             let providers = oidc::providers(t, &server, &roles);

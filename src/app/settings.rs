@@ -85,10 +85,11 @@ pub(super) fn catalog(config: &config::Config) -> catalog::Settings {
 }
 
 pub(crate) fn naming(naming: &config::Naming) -> Naming {
-    match naming.mode {
-        config::NamingMode::Always => Naming::prefixed(&naming.separator, naming.max_length),
-        config::NamingMode::None => Naming::plain(),
-    }
+    let separator = match naming.mode {
+        config::NamingMode::Always => Some(naming.separator.as_str()),
+        config::NamingMode::None => None,
+    };
+    Naming::new(separator, naming.characters, naming.max_length)
 }
 
 /// `sole` is what the one client declared, where there is one in all.
@@ -270,6 +271,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::mcp::name::Characters;
     use crate::policy::tokens;
 
     /// Every key that a room gets, none of them at its default.
@@ -291,6 +293,7 @@ sse_keepalive = "13s"
 page_size = 14
 [naming]
 separator = "_-"
+characters = "any"
 max_length = 57
 [auth]
 mode = "anonymous"
@@ -422,7 +425,7 @@ transport = "sse"
     #[test]
     fn every_key_of_the_catalog_reaches_it() {
         let settings = catalog(&config());
-        assert_eq!(settings.naming, Naming::prefixed("_-", 57));
+        assert_eq!(settings.naming, Naming::new(Some("_-"), Characters::Any, 57));
         assert_eq!(settings.page_items, 14);
         let outlet = &settings.outlets[0];
         assert_eq!((outlet.name.as_str(), outlet.prefix.as_str()), ("hub", "pre"));

@@ -28,7 +28,7 @@ impl<'a> Instructions<'a> {
 
     /// Adds an upstream's words. `has_names` tells whether anything of it has a name that is changed here.
     pub(super) fn add(&mut self, outlet: &'a Outlet, has_names: bool, words: &str) {
-        let beginning = self.naming.join(&outlet.prefix, "");
+        let beginning = self.naming.beginning(&outlet.prefix);
         let mut section = String::new();
         // Names that stay as they are are those of the only upstream.
         if !beginning.is_empty() {

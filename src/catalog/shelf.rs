@@ -14,11 +14,12 @@ use tokio::time::Instant;
 
 use super::view::Target;
 use super::{Outlet, Settings, Snapshot};
-use crate::json;
+use crate::json::{self, Object};
 use crate::mcp::arguments::Declared;
 use crate::mcp::item::{Flaw, Item, MAX_URI_BYTES};
 use crate::mcp::kind::Kind;
 use crate::mcp::mirror::Mirror;
+use crate::mcp::name::Naming;
 use crate::mcp::older;
 
 /// What one upstream shows of one kind.
@@ -68,7 +69,8 @@ impl Shelf {
             } else if key.len() > MAX_KEY_BYTES {
                 problems.note(Reason::TooLong, &key, item);
             } else {
-                targets.push(render(outlet, kind, &key, item, before, &mut scratch));
+                let naming = &settings.naming;
+                targets.push(render(naming, outlet, kind, &key, item, before, &mut scratch));
             }
             let reason = if clash { Reason::Clash } else { Reason::Duplicate };
             rivals.into_iter().for_each(|rival| problems.note(reason, &key, rival));
@@ -81,6 +83,7 @@ impl Shelf {
 
 /// Renders an item for lists, or takes over what was made of it before.
 fn render(
+    naming: &Naming,
     outlet: &Outlet,
     kind: Kind,
     key: &str,
@@ -91,6 +94,11 @@ fn render(
     let mut definition = item.definition;
     if kind.has_name() && *key != *item.key {
         definition.set(kind.key_member(), json::quote(key));
+        if let Some((name, _)) = outlet.altered(naming, kind, &item.key)
+            && !has_title(&definition)
+        {
+            definition.set("title", json::quote(name));
+        }
     }
     scratch.clear();
     definition.write_to(scratch);
@@ -120,6 +128,15 @@ fn render(
     let (upstream, needs_task) = (outlet.name.clone(), item.needs_task);
     let (own, key) = (item.key, key.into());
     Arc::new(Target { kind, upstream, own, key, json, older, mirror, needs_task, declared })
+}
+
+/// Whether clients have something better to show than the name.
+///
+/// Spec 2025-06-18, schema, BaseMetadata.title: of a tool `annotations.title` stands in front of its name, and
+/// `title` in front of both, so a title set here would hide it.
+fn has_title(definition: &Object) -> bool {
+    let annotations = || definition.get_object("annotations");
+    definition.has("title") || annotations().is_some_and(|it| it.has("title"))
 }
 
 /// The longest public key, in bytes: with it a cursor stays within its own limit.

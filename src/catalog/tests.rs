@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::mcp::kind::Topic;
+use crate::mcp::name::Characters;
 use crate::mcp::older::Form;
 
 /// A role made of patterns over `<upstream>/<key>`, the same for all kinds.
@@ -119,6 +120,74 @@ fn the_list_is_in_order_of_upstream_and_name_whatever_the_prefix() {
     catalog.lists("a", Kind::Tool, &["y", "z"]);
     let keys = catalog.seen(&["*"], &[]).keys(Kind::Tool);
     assert_eq!(keys, ["zz__y", "zz__z", "b__B", "b__a", "b__x"]);
+}
+
+/// Public names, as (own name, public name), of tools that an upstream lists in this order.
+fn named(upstream: &str, own: &[&str]) -> Vec<(String, String)> {
+    let catalog = catalog(&[upstream]);
+    catalog.lists(upstream, Kind::Tool, own);
+    let view = catalog.seen(&["*"], &[]);
+    let targets = view.targets(Kind::Tool).iter();
+    let mut named: Vec<_> =
+        targets.map(|target| (target.own.to_string(), target.key.to_string())).collect();
+    named.sort();
+    named
+}
+
+#[test]
+fn names_that_providers_refuse_are_altered_alike_in_every_order_and_catalog() {
+    let long = "l".repeat(60);
+    let own = ["a.b", "a/b", "a b", "a_b", "größe", "日本", &long];
+    let named_here = named("hub", &own);
+    assert_eq!(named_here.len(), own.len(), "{named_here:?}");
+    let is_portable = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let fits = |public: &String| public.len() <= 53 && public.chars().all(is_portable);
+    assert!(named_here.iter().all(|(_, public)| fits(public)), "{named_here:?}");
+    assert!(named_here.contains(&("a_b".into(), "hub__a_b".into())), "{named_here:?}");
+    // A restart is another catalog; upstreams list in any order.
+    assert_eq!(named("hub", &own.into_iter().rev().collect::<Vec<_>>()), named_here);
+    // Another upstream's names are others.
+    let elsewhere = named("other", &own);
+    assert!(elsewhere.iter().all(|(_, public)| named_here.iter().all(|(_, here)| here != public)));
+}
+
+#[test]
+fn a_name_equal_to_another_ones_altered_form_hides_neither_first_nor_last() {
+    let outlet = outlet("hub");
+    let public = outlet.public_key(&Naming::default(), Kind::Tool, "a.b");
+    let twin = public.strip_prefix("hub__").expect("the prefix");
+    for order in [["a.b", twin, "c"], [twin, "a.b", "c"]] {
+        assert_eq!(named("hub", &order), [("c".to_owned(), "hub__c".to_owned())]);
+    }
+    assert_eq!(named("hub", &[twin]), [(twin.to_owned(), public.to_string())]);
+}
+
+#[test]
+fn an_altered_name_leaves_the_original_in_the_title_unless_there_is_one() {
+    let mut settings = settings(&["a"]);
+    settings.outlets[0].rename = vec![(Kind::Tool, "x".into(), "x.y".into())];
+    settings.page_items = 9;
+    let catalog = Catalog::new(settings);
+    let tools = [
+        r#"{"name":"b.b","v":1}"#,
+        r#"{"name":"c.c","title":"C"}"#,
+        r#"{"name":"d.d","annotations":{"title":"D"}}"#,
+        r#"{"name":"e","v":1}"#,
+        r#"{"name":"x"}"#,
+    ];
+    let items = tools.map(|text| Item::parse(Kind::Tool, text.into()).expect(text)).to_vec();
+    let snapshot = Snapshot { items, fresh_until: None, is_private: false, cut: None };
+    catalog.publish(&name("a"), Kind::Tool, snapshot);
+    let page = catalog.seen(&["*"], &[]).page(Kind::Tool, None, Form::Newest);
+    let public = |own: &str| Naming::default().join(&name("a"), own);
+    let expected = [
+        format!(r#"{{"name":"{}","v":1,"title":"b.b"}}"#, public("b.b")),
+        format!(r#"{{"name":"{}","title":"C"}}"#, public("c.c")),
+        format!(r#"{{"name":"{}","annotations":{{"title":"D"}}}}"#, public("d.d")),
+        r#"{"name":"a__e","v":1}"#.to_owned(),
+        format!(r#"{{"name":"{}","title":"x.y"}}"#, public("x.y")),
+    ];
+    assert_eq!(page.items, format!("[{}]", expected.join(",")));
 }
 
 #[test]
@@ -401,7 +470,10 @@ fn a_publish_reaches_a_view_that_nobody_watches() {
 
 #[test]
 fn plain_names_keep_the_order_by_upstream() {
-    let catalog = Catalog::new(Settings { naming: Naming::plain(), ..settings(&["b", "a"]) });
+    let catalog = Catalog::new(Settings {
+        naming: Naming::new(None, Characters::Any, 128),
+        ..settings(&["b", "a"])
+    });
     catalog.lists("a", Kind::Prompt, &["z", "same"]);
     catalog.lists("b", Kind::Prompt, &["y", "same"]);
     let view = catalog.seen(&["*"], &[]);

@@ -8,6 +8,7 @@ use super::failure::{Failure, problems};
 use super::house::{ConfigArgs, House, options};
 use super::needed::Wanted;
 use super::{log, output};
+use crate::app;
 use crate::catalog::{Problems, View};
 use crate::config::{self, Config, Options};
 use crate::json::{self, Object};
@@ -39,6 +40,8 @@ struct Row {
     state: Result<String, String>,
     counts: [usize; 4],
     problems: Vec<String>,
+    /// Names that are altered for clients.
+    altered: Vec<String>,
 }
 
 /// Checks the configuration and every upstream in it.
@@ -196,9 +199,25 @@ fn rows(house: &House) -> Vec<Row> {
                 .and_then(|state| listed(&view, &configured.name, state)),
             counts: Kind::ALL.map(count),
             problems: problems.flat_map(|(_, kind, problems)| told(*kind, problems)).collect(),
+            altered: altered(house.config(), configured, &view),
         }
     };
     house.config().upstreams.iter().map(row).collect()
+}
+
+/// Names of an upstream that clients know in another form, a line each.
+fn altered(config: &Config, configured: &config::Upstream, view: &View) -> Vec<String> {
+    let (naming, outlet) = (app::naming(&config.naming), app::outlet(configured));
+    let listed = Kind::ALL.into_iter().flat_map(|kind| view.targets(kind));
+    let lines = listed.filter(|target| target.upstream.as_str() == configured.name);
+    let mut lines = lines.filter_map(|target| {
+        let (_, reason) = outlet.altered(&naming, target.kind, &target.own)?;
+        Some(format!("{} {:?} is {} for clients: {reason}", target.kind, target.own, target.key))
+    });
+    let mut first: Vec<_> = lines.by_ref().take(Problems::MAX).collect();
+    let more = lines.count();
+    first.extend((more > 0).then(|| format!("and {more} more")));
+    first
 }
 
 /// Passes the state on if every list was read: an upstream may be up and fail to list.
@@ -246,6 +265,9 @@ fn write_table(out: &mut dyn Write, rows: &[Row]) -> std::io::Result<()> {
         for problem in &row.problems {
             writeln!(out, "      {:width$}  left out: {}", "", plain(problem))?;
         }
+        for altered in &row.altered {
+            writeln!(out, "      {:width$}  altered: {}", "", plain(altered))?;
+        }
     }
     Ok(())
 }
@@ -260,8 +282,10 @@ fn write_json(out: &mut dyn Write, rows: &[Row], warnings: &str) -> std::io::Res
         for (kind, count) in Kind::ALL.into_iter().zip(row.counts) {
             object.set(kind.list_member(), count.to_string());
         }
-        let problems: Vec<_> = row.problems.iter().map(|problem| json::quote(problem)).collect();
-        object.set("problems", [b"[", problems.join(&b","[..]).as_slice(), b"]"].concat());
+        for (member, lines) in [("problems", &row.problems), ("altered", &row.altered)] {
+            let lines: Vec<_> = lines.iter().map(|line| json::quote(line)).collect();
+            object.set(member, [b"[", lines.join(&b","[..]).as_slice(), b"]"].concat());
+        }
         object.to_bytes()
     });
     let rows: Vec<_> = rows.collect();

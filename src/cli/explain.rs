@@ -17,6 +17,7 @@ use super::failure::Failure;
 use super::house::{AskArgs, House};
 use super::needed::{Meant, Wanted};
 use super::{output, waiting};
+use crate::app;
 use crate::config::owner_of;
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
@@ -175,6 +176,11 @@ fn finding(house: &House, hit: &Hit<'_>, eyes: &[Eyes]) -> Finding {
     let listed = format!("{} lists it as `{}/{}`", upstream.name, upstream.name, item.key);
     let mut facts = vec![state.clone(), Fact::good(About::Listed, listed), outlet];
     if is_out {
+        let naming = app::naming(&config.naming);
+        let altered = app::outlet(upstream).altered(&naming, *kind, &item.key).map(|(_, it)| it);
+        facts.extend(altered.map(|reason| {
+            Fact::good(About::List, format!("its name is altered for clients: {reason}"))
+        }));
         facts.extend(oddity(house, hit));
     }
     let (kind, own) = (Some(*kind), Some(item.key.to_string()));

@@ -9,10 +9,12 @@ use hyper::http::uri::Authority;
 
 use super::file::Table;
 use super::report::{Complaint, did_you_mean};
+use super::upstreams::Upstreams;
 use super::{Surroundings, value};
 use crate::downstream::http::tls::Files;
 use crate::downstream::http::{MESSAGES_PATH, STREAM_PATH};
 use crate::downstream::{PerClient, Timeouts};
+use crate::mcp::name::{ALTERED_LENGTH, Characters};
 use crate::mcp::revision::{Era, Revision};
 
 // === Server ===
@@ -267,13 +269,20 @@ pub struct Naming {
     pub mode: NamingMode,
     /// What stands between prefix and name; begins with `_`.
     pub separator: String,
-    /// The longest name, in characters; longer ones are shortened.
+    /// Characters that names may have; others are replaced.
+    pub characters: Characters,
+    /// The longest name, in bytes; longer ones are shortened.
     pub max_length: usize,
 }
 
 impl Default for Naming {
     fn default() -> Self {
-        Self { mode: NamingMode::Always, separator: "__".to_owned(), max_length: 64 }
+        Self {
+            mode: NamingMode::Always,
+            separator: "__".to_owned(),
+            characters: Characters::Portable,
+            max_length: 53,
+        }
     }
 }
 
@@ -286,9 +295,10 @@ pub enum NamingMode {
     None,
 }
 
-pub(super) fn naming(t: &Table<'_>, enabled_upstreams: usize) -> Naming {
+pub(super) fn naming(t: &Table<'_>, upstreams: &Upstreams) -> Naming {
     let default = Naming::default();
     let mode = t.read("mode", value::choice(&NAMING_MODES)).unwrap_or(default.mode);
+    let enabled_upstreams = upstreams.enabled;
     if mode == NamingMode::None && enabled_upstreams != 1 {
         let what =
             format!("\"none\" is for exactly one upstream, and {enabled_upstreams} are enabled");
@@ -297,11 +307,23 @@ pub(super) fn naming(t: &Table<'_>, enabled_upstreams: usize) -> Naming {
             Complaint::new(what, "write \"always\", or set enabled = false on the others"),
         );
     }
-    Naming {
+    let naming = Naming {
         mode,
         separator: t.read("separator", value::separator).unwrap_or(default.separator),
+        characters: t.read("characters", value::choice(&CHARACTERS)).unwrap_or(default.characters),
         max_length: t.read("max_length", value::count(NAME_LENGTHS)).unwrap_or(default.max_length),
+    };
+    let prefixes = upstreams.outlines.iter().filter(|it| it.enabled && mode == NamingMode::Always);
+    let longest = prefixes.filter_map(|it| it.prefix.as_deref()).max_by_key(|it| it.len());
+    let needed = longest.map_or(0, |it| it.len() + naming.separator.len() + ALTERED_LENGTH);
+    if naming.max_length < needed {
+        let max_length = naming.max_length;
+        let longest = longest.unwrap_or_default();
+        let what = format!("{max_length} leaves no room for names behind the prefix {longest:?}");
+        let remedy = format!("write at least {needed}, or give that upstream a shorter prefix");
+        t.object("max_length", Complaint::new(what, remedy));
     }
+    naming
 }
 
 // === Log ===
@@ -347,6 +369,9 @@ pub(super) const VERSIONS: [&str; 5] =
 pub(super) const NAMING_MODES: [(&str, NamingMode); 2] =
     [("always", NamingMode::Always), ("none", NamingMode::None)];
 
+pub(super) const CHARACTERS: [(&str, Characters); 2] =
+    [("portable", Characters::Portable), ("any", Characters::Any)];
+
 pub(super) const LOG_LEVELS: [(&str, tracing::Level); 5] = [
     ("error", tracing::Level::ERROR),
     ("warn", tracing::Level::WARN),
@@ -362,4 +387,4 @@ pub(super) const CONNECTIONS: RangeInclusive<usize> = 1..=1_000_000;
 pub(super) const HEADERS: RangeInclusive<usize> = 16..=1_000;
 pub(super) const PER_CLIENT: RangeInclusive<usize> = 1..=100_000;
 pub(super) const PAGE_SIZES: RangeInclusive<usize> = 1..=10_000;
-pub(super) const NAME_LENGTHS: RangeInclusive<usize> = 56..=128;
+pub(super) const NAME_LENGTHS: RangeInclusive<usize> = 32..=128;

@@ -62,7 +62,7 @@ impl World {
             rename: Vec::new(),
         });
         let catalog = Catalog::new(catalog::Settings {
-            naming: Naming::prefixed("__", 64),
+            naming: Naming::default(),
             outlets: outlets.to_vec(),
             page_items: 200,
             page_bytes: 1_000_000,

@@ -1,10 +1,13 @@
-//! Names: an upstream's, an item's, and the public one that joins them.
+//! Names of upstreams, and the public names of their prompts and tools.
 //!
-//! Promises: joining is injective. An upstream's name (and so its prefix) has no `_` in it and the
-//! separator begins with one, so no two pairs of prefix and item name give the same public name as long
-//! as it fits. A name over the length limit keeps its prefix and its tail and gains a short hash of the
-//! whole, stable over restarts. Whether a shortened name clashes is seen by whoever holds the table;
-//! routing goes by that table, never by splitting a name.
+//! A public name is `<prefix><separator><name>`. Where that is too long, or has characters that clients and
+//! model providers do not take, it is `<prefix><separator><what can be kept of the name>_<hash>`.
+//!
+//! Invariants: a public name depends on the prefix and the original name only, so it is the same after a
+//! restart and in any order of a list; two pairs of prefix and name have different public names, except that
+//! an upstream can list a name that looks like the altered form of another of its names, which the catalog
+//! reports as a clash; a name that fits is not altered, so altering is idempotent. Prefixes have no `_` and
+//! the separator begins with one. Routing looks public names up in a table and never splits them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -63,29 +66,65 @@ impl fmt::Debug for UpstreamName {
 /// How public names are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Naming {
-    /// What stands between prefix and name; `None` leaves names as they are (one upstream only).
+    /// Stands between prefix and name; `None` for names without a prefix (one upstream only).
     separator: Option<String>,
+    characters: Characters,
+    /// In bytes.
     max_length: usize,
 }
 
-/// Hexadecimal digits of the hash in a shortened name.
+/// Characters that public names may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Characters {
+    /// `A-Z`, `a-z`, `0-9`, `_` and `-`: what all known model providers take in the name of a tool.
+    Portable,
+    /// All that the upstream uses.
+    Any,
+}
+
+impl Characters {
+    fn have(self, c: char) -> bool {
+        self == Self::Any || c.is_ascii_alphanumeric() || c == '_' || c == '-'
+    }
+}
+
+/// Reason for which a public name is not prefix, separator and name alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Altered {
+    /// Not all providers take the characters of the name.
+    Characters,
+    /// It would be too long.
+    Length,
+}
+
+impl fmt::Display for Altered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Characters => "it has other characters than A-Z, a-z, 0-9, _ and -",
+            Self::Length => "it is too long",
+        })
+    }
+}
+
+/// Hexadecimal digits of the hash in an altered name.
 const HASH_DIGITS: usize = 8;
 
+/// Length that an altered name needs behind prefix and separator: four characters of the name, `_`, and the hash.
+pub const ALTERED_LENGTH: usize = 4 + 1 + HASH_DIGITS;
+
 impl Naming {
-    /// `<prefix><separator><name>`, always, in at most `max_length` bytes.
+    /// Names with a prefix and `separator`, or without a prefix, in at most `max_length` bytes.
     ///
-    /// `max_length` must leave room for a prefix, the separator and a hash; the config sees to it.
-    pub fn prefixed(separator: &str, max_length: usize) -> Self {
-        debug_assert!(separator.starts_with('_'), "else joining is not injective");
-        Self { separator: Some(separator.to_owned()), max_length }
+    /// `max_length` must leave [`ALTERED_LENGTH`] behind the longest prefix; the configuration is checked for it.
+    pub fn new(separator: Option<&str>, characters: Characters, max_length: usize) -> Self {
+        debug_assert!(
+            separator.is_none_or(|it| it.starts_with('_')),
+            "else joining is not injective"
+        );
+        Self { separator: separator.map(str::to_owned), characters, max_length }
     }
 
-    /// Names as they are.
-    pub fn plain() -> Self {
-        Self { separator: None, max_length: usize::MAX }
-    }
-
-    /// Whether a public name may belong to an item under this prefix. Shortening and renaming keep the
+    /// Whether a public name may belong to an item under this prefix. Altering and renaming keep the
     /// prefix, so `false` is certain; `true` is only where to look.
     pub fn may_belong(&self, prefix: &UpstreamName, public: &str) -> bool {
         let Some(separator) = &self.separator else {
@@ -94,31 +133,60 @@ impl Naming {
         public.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.starts_with(separator))
     }
 
+    /// The part of public names in front of an upstream's own name; may be empty.
+    pub fn beginning(&self, prefix: &UpstreamName) -> String {
+        match &self.separator {
+            Some(separator) => format!("{prefix}{separator}"),
+            None => String::new(),
+        }
+    }
+
+    /// The reason for which a name is not taken over into its public name as it is.
+    pub fn altered(&self, prefix: &UpstreamName, name: &str) -> Option<Altered> {
+        let before = self.separator.as_ref().map_or(0, |it| prefix.as_str().len() + it.len());
+        if !name.chars().all(|c| self.characters.have(c)) {
+            return Some(Altered::Characters);
+        }
+        (before + name.len() > self.max_length).then_some(Altered::Length)
+    }
+
     /// The public name of an upstream's item.
     pub fn join(&self, prefix: &UpstreamName, name: &str) -> String {
-        let Some(separator) = &self.separator else {
-            return name.to_owned();
-        };
-        let joined = format!("{prefix}{separator}{name}");
-        if joined.len() <= self.max_length {
+        let joined = self.beginning(prefix) + name;
+        if self.altered(prefix, name).is_none() {
             return joined;
         }
-        let hash = sha256(&joined);
-        let hash = hex(&hash[..HASH_DIGITS / 2]);
-        let head = format!("{prefix}{separator}{hash}_");
-        // The tail tells more than the head: long names share their beginnings.
-        let room = self.max_length.saturating_sub(head.len());
-        let mut start = name.len().saturating_sub(room);
-        while !name.is_char_boundary(start) {
+        let hash = hex(&sha256(&joined)[..HASH_DIGITS / 2]);
+        let mut public = self.beginning(prefix);
+        let mut kept = String::with_capacity(name.len());
+        for c in name.chars() {
+            if self.characters.have(c) {
+                kept.push(c);
+            } else if !kept.ends_with('_') {
+                kept.push('_');
+            }
+        }
+        // The end says more than the beginning: long names share their beginnings.
+        let room = self.max_length.saturating_sub(public.len() + 1 + HASH_DIGITS);
+        let mut start = kept.len().saturating_sub(room);
+        while !kept.is_char_boundary(start) {
             start += 1;
         }
-        head + &name[start..]
+        // Nothing is left of a name of other characters only.
+        let kept = kept[start..].trim_matches('_');
+        if !kept.is_empty() {
+            public += kept;
+            public.push('_');
+        }
+        public + &hash
     }
 }
 
 impl Default for Naming {
+    /// Claude Code puts `mcp__weir__` (11 characters) before a name and providers take 64. Other clients count
+    /// the name of their entry, `weir`, and that of the tool together and take 60.
     fn default() -> Self {
-        Self::prefixed("__", 64)
+        Self::new(Some("__"), Characters::Portable, 64 - "mcp__weir__".len())
     }
 }
 
@@ -129,6 +197,16 @@ mod tests {
 
     fn name(text: &str) -> UpstreamName {
         text.parse().expect(text)
+    }
+
+    fn joined(own: &str) -> String {
+        Naming::default().join(&name("hub"), own)
+    }
+
+    /// Whether providers take it, with what Claude Code puts before it.
+    fn fits_providers(public: &str) -> bool {
+        let is_portable = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        format!("mcp__weir__{public}").len() <= 64 && public.chars().all(is_portable)
     }
 
     #[test]
@@ -142,20 +220,64 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_keeps_its_prefix_and_its_tail() {
-        let naming = Naming::default();
+    fn a_long_name_keeps_its_prefix_and_its_end() {
         let long = format!("{}_the_end", "x".repeat(100));
-        let joined = naming.join(&name("hub"), &long);
-        assert_eq!(joined, "hub__05a5fc01_".to_owned() + &joined[14..]);
-        assert!(joined.len() == 64 && joined.ends_with("xx_the_end"), "{joined}");
-        assert_ne!(joined, naming.join(&name("hub"), &format!("y{long}")));
-        let umlauts = naming.join(&name("hub"), &"ä".repeat(50));
-        assert!(umlauts.len() <= 64 && umlauts.ends_with('ä'));
+        assert_eq!(joined(&long), format!("hub__{}_the_end_05a5fc01", "x".repeat(31)));
+        assert_eq!(joined(&long).len(), 53);
+        assert_ne!(joined(&long), joined(&format!("y{long}")));
+        assert_eq!(joined(&"x".repeat(48)), format!("hub__{}", "x".repeat(48)));
+    }
+
+    // A changed expectation here breaks what clients have stored: roles of theirs, approvals, prompts.
+    #[test]
+    fn names_of_other_characters_get_stable_names_of_their_own() {
+        for (own, expected) in [
+            ("a_b", "hub__a_b"),
+            ("a-b", "hub__a-b"),
+            ("a.b", "hub__a_b_1b1ee3d3"),
+            ("a/b", "hub__a_b_"),
+            ("a b", "hub__a_b_"),
+            ("a. /b", "hub__a_b_"),
+            (".a.", "hub__a_"),
+            ("größe", "hub__gr_e_"),
+            ("日本", "hub__9cf28156"),
+            ("日本.read", "hub__read_"),
+            ("\u{202e}x\n", "hub__x_"),
+        ] {
+            let public = joined(own);
+            assert!(public.starts_with(expected) && fits_providers(&public), "{own:?}: {public}");
+            let altered = Naming::default().altered(&name("hub"), own);
+            assert_eq!(altered.is_none(), public == format!("hub__{own}"));
+        }
     }
 
     #[test]
-    fn plain_names_stay_as_they_are() {
-        assert_eq!(Naming::plain().join(&name("a"), "b"), "b");
+    fn names_of_any_character_stay_where_the_operator_says_so() {
+        let naming = Naming::new(Some("__"), Characters::Any, 64);
+        assert_eq!(naming.join(&name("hub"), "a.b/ö x"), "hub__a.b/ö x");
+        let umlauts = naming.join(&name("hub"), &"ä".repeat(50));
+        assert!(umlauts.len() <= 64 && umlauts.contains("ää_"), "{umlauts}");
+        let bare = Naming::new(None, Characters::Any, 128);
+        assert_eq!(
+            (bare.join(&name("a"), "b c"), bare.beginning(&name("a"))),
+            ("b c".into(), String::new())
+        );
+    }
+
+    #[test]
+    fn names_without_a_prefix_fit_as_well() {
+        let naming = Naming::new(None, Characters::Portable, 53);
+        assert_eq!(naming.join(&name("a"), "b"), "b");
+        assert!(naming.join(&name("a"), "b.c").starts_with("b_c_"));
+        assert!(fits_providers(&naming.join(&name("a"), &"é".repeat(128))));
+    }
+
+    #[test]
+    fn the_longest_prefix_leaves_room_for_some_of_the_name() {
+        let naming =
+            Naming::new(Some("________"), Characters::Portable, Naming::default().max_length);
+        let public = naming.join(&name(&"p".repeat(32)), &"x".repeat(99));
+        assert!(public.len() == 53 && public.contains("_xxxx_"), "{public}");
     }
 
     proptest! {
@@ -170,10 +292,25 @@ mod tests {
         }
 
         #[test]
-        fn a_name_that_fits_comes_back(prefix in "[a-z][a-z0-9-]{0,31}", item in "[A-Za-z0-9_.-]{1,30}") {
-            let joined = Naming::default().join(&name(&prefix), &item);
-            // For people only: the house never splits a name.
-            prop_assert_eq!(joined.split_once("__"), Some((prefix.as_str(), item.as_str())));
+        fn s28_altering_is_injective_and_idempotent_and_fits(
+            prefix in "[a-z][a-z0-9-]{0,31}",
+            own in prop::collection::btree_set("([a.:/ ]{1,5}|[ab_]{80,82}|.{1,128})", 1..12),
+        ) {
+            let (naming, prefix) = (Naming::default(), name(&prefix));
+            let beginning = naming.beginning(&prefix);
+            let mut seen = std::collections::BTreeSet::new();
+            for own in &own {
+                let public = naming.join(&prefix, own);
+                prop_assert!(fits_providers(&public), "{:?}: {}", own, public);
+                let rest = public.strip_prefix(&beginning).expect("the prefix is kept");
+                prop_assert_eq!(&naming.join(&prefix, rest), &public);
+                prop_assert!(seen.insert(public));
+            }
+        }
+
+        #[test]
+        fn a_name_that_fits_comes_back(prefix in "[a-z][a-z0-9-]{0,20}", item in "[A-Za-z0-9_-]{1,30}") {
+            prop_assert_eq!(Naming::default().join(&name(&prefix), &item), format!("{prefix}__{item}"));
         }
 
         #[test]
@@ -184,14 +321,7 @@ mod tests {
             let joined = naming.join(&name(&a), &item);
             prop_assert!(naming.may_belong(&name(&a), &joined));
             prop_assert_eq!(naming.may_belong(&name(&b), &joined), a == b);
-            prop_assert!(Naming::plain().may_belong(&name(&a), &item));
-        }
-
-        #[test]
-        fn every_name_keeps_to_the_limit(prefix in "[a-z][a-z0-9-]{0,31}", item in ".{0,200}") {
-            let joined = Naming::default().join(&name(&prefix), &item);
-            prop_assert!(joined.len() <= 64);
-            prop_assert!(joined.starts_with(&prefix));
+            prop_assert!(Naming::new(None, Characters::Any, 128).may_belong(&name(&a), &item));
         }
     }
 }

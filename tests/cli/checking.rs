@@ -32,7 +32,7 @@ url = \"http://127.0.0.1:9/mcp\"
     let (code, out, err) = weir(folder.path(), &["check", "--json"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r#"
-    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server; install it, or correct `command`","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]},{"name":"away","ok":false,"state":"127.0.0.1:9: Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}],"warnings":[]}
+    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[],"altered":[]},{"name":"gone","ok":false,"state":"it cannot be started: no such program: /nonexistent/server; install it, or correct `command`","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[],"altered":[]},{"name":"away","ok":false,"state":"127.0.0.1:9: Connection refused (os error 111)","prompts":0,"tools":0,"resources":0,"resourceTemplates":0,"problems":[],"altered":[]}],"warnings":[]}
     {"error":"2 of 3 upstreams cannot be used: gone, away","exit_code":4}
     "#);
 }
@@ -52,6 +52,41 @@ fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
      WARN the list could not be read; the last one stays upstream=hub kind=tool error=it refuses `tools/list`: no
     weir: 1 of 1 upstreams cannot be used: hub
     ");
+}
+
+// Providers answer with 400 to every request that holds such a name, and some clients keep one of `a.b` and `a/b`.
+#[test]
+fn check_and_explain_name_what_clients_know_by_an_altered_name() {
+    let folder = folder(&format!("{}rename = {{ \"tools/plain\" = \"x.y\" }}\n", scripted("hub")));
+    let tool = |name: &str| format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}}}"#);
+    let long = "long_".repeat(12);
+    let tools = ["a.b", "a/b", "a_b", "plain", &long].map(tool).join(",");
+    script(folder.path(), "hub", &[("tools/list", &format!(r#""result":{{"tools":[{tools}]}}"#))]);
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_snapshot!(out, @r#"
+    ok    hub  stdio 2025-06-18  0 prompts, 5 tools, 0 resources, 0 resource templates
+               altered: tool "a.b" is hub__a_b_1b1ee3d3 for clients: it has other characters than A-Z, a-z, 0-9, _ and -
+               altered: tool "a/b" is hub__a_b_2d8efb71 for clients: it has other characters than A-Z, a-z, 0-9, _ and -
+               altered: tool "long_long_long_long_long_long_long_long_long_long_long_long_" is hub__ong_long_long_long_long_long_long_long_dd85a315 for clients: it is too long
+               altered: tool "plain" is hub__x_y_2fd47e5f for clients: it has other characters than A-Z, a-z, 0-9, _ and -
+    "#);
+    let (_, json, _) = weir(folder.path(), &["check", "--json"]);
+    assert!(
+        json.contains(r#""altered":["tool \"a.b\" is hub__a_b_1b1ee3d3 for clients"#),
+        "{json}"
+    );
+    let (_, json, _) = weir(folder.path(), &["list", "tools", "--json"]);
+    assert!(json.contains(r#""title":"a.b""#) && !json.contains(r#""title":"a_b""#), "{json}");
+    let (code, out, _) = weir(folder.path(), &["explain", "hub__a_b_1b1ee3d3"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("lists it as `hub/a.b`"), "{out}");
+    assert!(out.contains("its name is altered for clients: it has other characters"), "{out}");
+
+    let kept = format!("[naming]\ncharacters = \"any\"\nmax_length = 128\n{}", scripted("hub"));
+    std::fs::write(folder.path().join("weir.toml"), kept).expect("written");
+    let (_, out, _) = weir(folder.path(), &["check"]);
+    assert_eq!(out.lines().count(), 1, "{out}");
 }
 
 #[test]

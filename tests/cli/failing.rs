@@ -134,7 +134,7 @@ fn warnings_are_told_to_people_and_stand_in_the_report_for_programs() {
     assert!(!json.contains("! "), "{json}");
     assert_snapshot!(shown(folder.path(), &["check", "--json"]), @r#"
     $ weir check --json
-    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[]}],"warnings":[{"severity":"warning","file":"weir.toml","line":7,"column":17,"key":"roles.guest.prompts.deny","what":"there is no upstream \"hous\"","remedy":"did you mean `house`?"}]}
+    {"upstreams":[{"name":"house","ok":true,"state":"library","prompts":2,"tools":0,"resources":0,"resourceTemplates":0,"problems":[],"altered":[]}],"warnings":[{"severity":"warning","file":"weir.toml","line":7,"column":17,"key":"roles.guest.prompts.deny","what":"there is no upstream \"hous\"","remedy":"did you mean `house`?"}]}
     => 0
     "#);
 }

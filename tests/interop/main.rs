@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
 
+mod agents;
 mod clients;
 mod differential;
 mod direct;

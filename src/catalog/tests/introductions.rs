@@ -87,8 +87,8 @@ fn instructions_of_the_only_upstream_stand_alone_and_can_be_off() {
         catalog.lists("a", Kind::Tool, &["x"]);
         assert_eq!(catalog.seen(&["*"], &[]).instructions(), expected);
     };
-    check(Naming::plain(), true, Some("words"));
-    check(Naming::plain(), false, None);
+    check(Naming::new(None, Characters::Any, 128), true, Some("words"));
+    check(Naming::new(None, Characters::Any, 128), false, None);
     check(Naming::default(), false, None);
 }
 

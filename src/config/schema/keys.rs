@@ -8,8 +8,8 @@ use super::{
 };
 use crate::config::access::{AUTH_MODES, KINDS};
 use crate::config::sections::{
-    CONNECTIONS, HEADERS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES, PAGE_SIZES,
-    PER_CLIENT, VERSIONS,
+    CHARACTERS, CONNECTIONS, HEADERS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES,
+    PAGE_SIZES, PER_CLIENT, VERSIONS,
 };
 use crate::config::tls::CLIENT_CERTIFICATES;
 use crate::config::{Auth, Log, Naming, Protocol, Server};
@@ -22,7 +22,8 @@ pub(super) fn all() -> Vec<Key> {
         Key::new(
             "naming",
             Shape::table(naming()),
-            "How prompts and tools are named towards clients.",
+            "How prompts and tools are named towards clients. Rules, limits, renames, approved definitions and the \
+             audit log's `item` go by the original name; `weir check` lists the names that are altered.",
         ),
         tuning_keys::defaults(),
         upstream_keys::upstreams(),
@@ -337,8 +338,8 @@ fn naming() -> Vec<Key> {
         Key::new(
             "mode",
             Shape::choice(&NAMING_MODES),
-            "`always`: names are `<prefix><separator><name>`, so that no two upstreams clash. `none`: names stay as \
-             they are, which works with exactly one enabled upstream.",
+            "`always`: names are `<prefix><separator><name>`, so that no two upstreams clash. `none`: names have no \
+             prefix, which works with exactly one enabled upstream.",
         )
         .or(word(&NAMING_MODES, &default.mode)),
         Key::new(
@@ -349,10 +350,22 @@ fn naming() -> Vec<Key> {
         )
         .or(default.separator),
         Key::new(
+            "characters",
+            Shape::choice(&CHARACTERS),
+            "Characters that the names of prompts and tools may have. `portable`: A-Z, a-z, 0-9, `_` and `-`, which \
+             all model providers take; other characters become `_`, and a short hash of the original name is added, \
+             so that `a.b` and `a/b` stay two names and keep the same name after a restart. The original name \
+             becomes the `title` of an item that has none. `any`: names keep the characters that their upstream \
+             uses, which some clients replace and some providers answer with an error.",
+        )
+        .or(word(&CHARACTERS, &default.characters)),
+        Key::new(
             "max_length",
             Shape::Count(NAME_LENGTHS),
-            "The longest name in characters; a longer one keeps its end and gains a short hash that stays the same. \
-             Many clients refuse names over 64.",
+            "The longest name of a prompt or tool in bytes, prefix included; a longer one keeps its end and gains a \
+             short hash that stays the same. Model providers take 64, of which Claude Code uses 11 for `mcp__weir__`, \
+             and some clients take 60 for the names of server and tool together. Set it lower if clients know Weir \
+             by a longer name than `weir`. It must leave 13 behind the longest prefix and the separator.",
         )
         .or(default.max_length),
     ]

@@ -68,7 +68,7 @@ fn ten_mistakes_have_ten_places() {
     weir.toml:5:33: server.allowed_origins: "https://a/b" is not an origin (write it like "https://app.example.com": each origin by itself, without a path)
     weir.toml:7:21: protocol.versions: "2025-06-81" is not a revision of the protocol (did you mean `2025-06-18`?)
     weir.toml:9:21: naming.separator: "-" cannot separate names (start with _, then at most 7 of A-Z, a-z, 0-9, _ and -)
-    weir.toml:10:22: naming.max_length: 12 is out of bounds (write 56 to 128)
+    weir.toml:10:22: naming.max_length: 12 is out of bounds (write 32 to 128)
     weir.toml:11:20: upstreams.House: "House" cannot name an upstream (a lower-case letter, then at most 31 of a-z, 0-9 and -)
     weir.toml:12:19: upstreams.House.command: an empty string means nothing here (write a value, or remove the key)
     weir.toml:13:20: upstreams.House.rename."resources/x": this does not name a prompt or a tool (write it like "prompts/old" or "tools/old")
@@ -307,6 +307,27 @@ prefix = "house"
     5 | prefix = "house"
       |          ^^^^^^^ give one of the two another prefix
     "#);
+}
+
+#[test]
+fn a_length_without_room_behind_the_longest_prefix_is_refused() {
+    let file = |max_length: usize, prefix: &str| {
+        format!(
+            "[naming]\nmax_length = {max_length}\n[upstreams.house]\nprompts_dir = \"p\"\n\
+             prefix = \"{prefix}\"\n[upstreams.b]\nprompts_dir = \"p\"\n"
+        )
+    };
+    let drawn = mistakes(&file(34, "twenty-long-abcdefgh"));
+    insta::assert_snapshot!(drawn, @r#"
+    error: naming.max_length: 34 leaves no room for names behind the prefix "twenty-long-abcdefgh"
+     --> weir.toml:2:14
+      |
+    2 | max_length = 34
+      |              ^^ write at least 35, or give that upstream a shorter prefix
+    "#);
+    for good in [file(35, "twenty-long-abcdefgh"), file(32, "house")] {
+        assert!(parse(&good).is_ok(), "{good}");
+    }
 }
 
 #[test]

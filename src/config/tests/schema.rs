@@ -192,7 +192,7 @@ const SOUND: [&str; 25] = [
     "[server]\nallowed_hosts = [\"A.b\", \"[::1]:80\", \"10.0.0.5\"]\nallowed_origins = [\"https://a:1\", \"app+x://b\"]",
     "[server]\npublic_url = \"https://a/x\"\npath = \"/a$$b\"",
     "[protocol]\nversions = [\"2024-11-05\", \"${REVISION:-2026-07-28}\"]\nlegacy_sse = true",
-    "[naming]\nseparator = \"_-x\"\nmax_length = 56",
+    "[naming]\nseparator = \"_-x\"\nmax_length = 32\ncharacters = \"any\"",
     "[roles.a_B-1]\nprompts.allow = [\"*\", \"*/x\", \"house/a/b\", \"${WHO:-house}/*\"]\ntools = {}",
     "[roles.guest]\n[auth]\nmode = \"anonymous\"\nanonymous_role = \"guest\"",
     "[clients.a]\nrole = \"local\"\nexpires = 2000-03-01 01:00:00.5+01:00\n\
@@ -211,7 +211,7 @@ const SOUND: [&str; 25] = [
 ];
 
 /// Files with a mistake that a schema can tell.
-const MISTAKEN: [&str; 70] = [
+const MISTAKEN: [&str; 71] = [
     "include = [\"*/a.toml\"]",
     "[server]\nlistne = \"127.0.0.1:1\"",
     "[log]\ncolor = \"red\"",
@@ -242,6 +242,7 @@ const MISTAKEN: [&str; 70] = [
     "[naming]\nmode = \"sometimes\"",
     "[naming]\nseparator = \"-\"",
     "[naming]\nmax_length = 12",
+    "[naming]\ncharacters = \"ascii\"",
     "[defaults]\ntimeouts = { cal = \"20m\" }",
     "[upstreams.House]\ncommand = \"x\"",
     "[upstreams]\nhouse = \"p\"",
@@ -286,7 +287,8 @@ const MISTAKEN: [&str; 70] = [
 ];
 
 /// Files with a mistake that is left to `weir check`: it lies between tables, or is no matter of form.
-const BEYOND: [&str; 12] = [
+const BEYOND: [&str; 13] = [
+    "[naming]\nmax_length = 32\n[upstreams.twenty-long-abcdefgh]\ncommand = \"x\"",
     "[defaults]\ntimeouts = { call = \"20m\" }",
     "[server]\nshutdown_grace = \"8761h\"",
     "[naming]\nmode = \"none\"\n[upstreams.b]\ncommand = \"x\"\n[upstreams.c]\ncommand = \"x\"",

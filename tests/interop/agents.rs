@@ -1,0 +1,250 @@
+//! Command-line clients that call tools for a model, before Weir: Claude Code, Codex and Gemini CLI.
+//!
+//! By night (`WEIR_NIGHTLY`): only then `./dev prepare` installs them, 1 GB. `parts/model.mjs` stands in for the API
+//! of their provider and refuses what providers refuse; nothing but the loopback interface is reached. Each client
+//! uses the entry that `weir connect` writes, over stdio and over HTTP.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
+
+use crate::fleet::{Fleet, Served, soon};
+use crate::parts::{Started, announced, part, script};
+
+/// Some clients take half a minute of a busy machine to start.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Public name of the upstream's `a.b`; a literal, since it must be the same in every run.
+const DOTTED: &str = "names__a_b_17a5ba6d";
+/// Public name of the upstream's prompt `say.hello`.
+const HELLO: &str = "names__say_hello_f63e90e3";
+
+/// Calls a tool whose name was altered, has the upstream add one, and calls that as soon as the client offers it.
+const CHANGE: [&str; 4] = [DOTTED, "__grow", "__a_b until __grown", "__grown"];
+
+/// How many tools the upstream lists at first; some clients would make one of four.
+const LISTED: usize = 6;
+
+/// How a client reaches Weir.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Stdio,
+    Http,
+}
+
+/// What a client's file holds before `weir connect` adds to it, by the address of the model.
+struct File {
+    path: &'static str,
+    text: fn(&str) -> String,
+}
+
+/// A client's home folder with Weir's entry in its file, and the model that it asks.
+struct Setting {
+    fleet: Fleet,
+    home: PathBuf,
+    requests: PathBuf,
+    model: Started,
+    _served: Option<Served>,
+}
+
+impl Setting {
+    async fn new(client: &str, way: Way, steps: &[&str], file: Option<File>) -> Self {
+        let (node, server) = (part("bin/node"), script("names_server.mjs"));
+        let config = format!("[upstreams.names]\ncommand = {node:?}\nargs = [{server:?}]\n");
+        let fleet = Fleet::plain(&config);
+        let (home, requests) = (fleet.folder().join("home"), fleet.folder().join("requests"));
+        let mut model = Command::new(node);
+        model.arg(script("model.mjs")).arg(&requests).args(steps);
+        let model = announced(&mut model).await;
+        std::fs::create_dir(&home).unwrap();
+        if let Some(File { path, text }) = file {
+            let path = home.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text(&model.url)).unwrap();
+        }
+        let served = match way {
+            Way::Stdio => None,
+            Way::Http => Some(fleet.serve().await),
+        };
+        let mut connect = fleet.command(&["connect", client, "--write"]);
+        match &served {
+            None => connect.arg("--stdio"),
+            Some(served) => connect.args(["--url", &served.endpoint]),
+        };
+        connect.env("HOME", &home).env_remove("CLAUDE_CONFIG_DIR").env_remove("CODEX_HOME");
+        let connected = soon(connect.stderr(Stdio::null()).status()).await.unwrap();
+        assert!(connected.success(), "{client} {way:?}");
+        Self { fleet, home, requests, model, _served: served }
+    }
+
+    /// The client's program, which reaches nothing but this machine.
+    fn client(&self, program: &str) -> Command {
+        let mut command = Command::new(node());
+        command.arg(part("agents/node_modules").join(program));
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", &self.home).env("LANG", "C.UTF-8").current_dir(&self.home);
+        command.env("HTTPS_PROXY", "http://127.0.0.1:9").env("NO_PROXY", "127.0.0.1");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(self.stderr());
+        command.kill_on_drop(true);
+        command
+    }
+
+    fn stderr(&self) -> std::fs::File {
+        std::fs::File::create(self.fleet.folder().join("stderr")).unwrap()
+    }
+
+    /// Requests to the model that offered tools of Weir.
+    fn offers(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.requests).unwrap_or_default();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| !tools(line).is_empty()).collect()
+    }
+
+    /// Checks that the model took every request, that each tool was offered to it under a name of its own, and that
+    /// the answers of tools came back to it. Returns the last request.
+    fn check(&self, who: &str, answers: &[&str]) -> Value {
+        let stderr = std::fs::read_to_string(self.fleet.folder().join("stderr")).unwrap();
+        let offers = self.offers();
+        assert!(!offers.is_empty(), "{who} offered no tool of Weir: {stderr}");
+        for offer in &offers {
+            assert_eq!(offer["refused"], Value::Null, "{who}");
+        }
+        let first = tools(&offers[0]);
+        let names: BTreeSet<_> = first.iter().collect();
+        assert_eq!((first.len(), names.len()), (LISTED, LISTED), "{who}: {first:?}");
+        assert!(first.iter().any(|name| name.ends_with(DOTTED)), "{who}: {first:?}");
+        assert!(first.iter().all(|name| name.len() <= 64), "{who}: {first:?}");
+        let last = offers.last().unwrap().clone();
+        let mut results = last["results"].as_array().unwrap().iter().map(Value::to_string);
+        for answer in answers {
+            let expected = format!("this is <{answer}>");
+            assert!(results.any(|text| text.contains(&expected)), "{who}: {answer} in {last}");
+        }
+        last
+    }
+}
+
+/// Node.js of the clients' part: on 26, Gemini CLI sees no header of a reply over HTTP.
+fn node() -> PathBuf {
+    let packages = std::fs::read_dir(part("agents/node_modules")).unwrap();
+    let mut programs = packages.map(|package| package.unwrap().path().join("bin/node"));
+    programs.find(|program| program.is_file()).expect("Node.js for this machine")
+}
+
+/// Names of Weir's tools in a request.
+fn tools(request: &Value) -> Vec<&str> {
+    let all = request["tools"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    all.filter(|name| name.contains("names__")).collect()
+}
+
+fn is_night() -> bool {
+    std::env::var_os("WEIR_NIGHTLY").is_some()
+}
+
+async fn finish(command: &mut Command, who: &str, folder: &Path) {
+    let ended = tokio::time::timeout(PATIENCE, command.status()).await;
+    let ended = ended.unwrap_or_else(|_| panic!("{who} goes on in {}", folder.display()));
+    assert!(ended.unwrap().success(), "{who}");
+}
+
+#[tokio::test]
+async fn claude_code_calls_tools_sees_a_change_and_takes_a_prompt_as_a_command() {
+    if !is_night() {
+        return;
+    }
+    for way in [Way::Stdio, Way::Http] {
+        let who = format!("Claude Code over {way:?}");
+        let setting = Setting::new("claude-code", way, &CHANGE, None).await;
+        let mut command = setting.client("@anthropic-ai/claude-code/cli-wrapper.cjs");
+        command.args(["-p", "--verbose", "--allowedTools", "mcp__weir"]);
+        command.args(["--input-format", "stream-json", "--output-format", "stream-json"]);
+        command.env("ANTHROPIC_BASE_URL", &setting.model.url).env("ANTHROPIC_API_KEY", "none");
+        for switch in [
+            "DISABLE_AUTOUPDATER",
+            "DISABLE_ERROR_REPORTING",
+            "DISABLE_TELEMETRY",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
+        ] {
+            command.env(switch, "1");
+        }
+        // Else it offers a search instead of the tools.
+        command.env("ENABLE_TOOL_SEARCH", "false");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+        for text in ["please go".to_owned(), format!("/mcp__weir__{HELLO}")] {
+            let message = json!({ "type": "user", "message": { "role": "user", "content": text } });
+            input.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+            let turn = async {
+                while let Some(line) = output.next_line().await.unwrap() {
+                    if line.contains(r#""type":"result""#) {
+                        return;
+                    }
+                }
+                panic!("{who} ended: {:?}", setting.offers());
+            };
+            tokio::time::timeout(PATIENCE, turn).await.expect("a turn ends");
+        }
+        drop(input);
+        tokio::time::timeout(PATIENCE, child.wait()).await.expect("it ends").unwrap();
+        let last = setting.check(&who, &["a.b", "grow", "grown"]);
+        assert!(last["texts"].to_string().contains("prompt <say.hello>"), "{who}: {last}");
+    }
+}
+
+// Codex 0.169 takes no notice of a changed list while it runs.
+#[tokio::test]
+async fn codex_calls_tools() {
+    if !is_night() {
+        return;
+    }
+    let file = |url: &str| {
+        format!(
+            "model = \"stand-in\"\nmodel_provider = \"loopback\"\n[model_providers.loopback]\n\
+             name = \"loopback\"\nbase_url = \"{url}/v1\"\nwire_api = \"responses\"\n\
+             env_key = \"MODEL_KEY\"\n[analytics]\nenabled = false\n"
+        )
+    };
+    for way in [Way::Stdio, Way::Http] {
+        let who = format!("Codex over {way:?}");
+        let file = Some(File { path: ".codex/config.toml", text: file });
+        let setting = Setting::new("codex", way, &[DOTTED, "__grow"], file).await;
+        let mut command = setting.client("@openai/codex/bin/codex.js");
+        command.args(["exec", "--skip-git-repo-check", "--json", "please go"]);
+        // The model asks for no command; without this, Codex asks a person before it calls a tool.
+        command.arg("--dangerously-bypass-approvals-and-sandbox").env("MODEL_KEY", "none");
+        finish(&mut command, &who, &setting.home).await;
+        setting.check(&who, &["a.b", "grow"]);
+    }
+}
+
+#[tokio::test]
+async fn gemini_cli_calls_tools_and_sees_a_change() {
+    if !is_night() {
+        return;
+    }
+    let file = |_: &str| {
+        json!({
+            "security": { "auth": { "selectedType": "gemini-api-key" } },
+            "privacy": { "usageStatisticsEnabled": false },
+            "general": { "enableAutoUpdate": false, "enableAutoUpdateNotification": false },
+        })
+        .to_string()
+    };
+    for way in [Way::Stdio, Way::Http] {
+        let who = format!("Gemini CLI over {way:?}");
+        let file = Some(File { path: ".gemini/settings.json", text: file });
+        let setting = Setting::new("gemini", way, &CHANGE, file).await;
+        let mut command = setting.client("@google/gemini-cli/bundle/gemini.js");
+        command.args(["-m", "gemini-2.5-flash", "-p", "please go"]);
+        command.args(["--skip-trust", "--approval-mode", "yolo"]);
+        command.env("GOOGLE_GEMINI_BASE_URL", &setting.model.url).env("GEMINI_API_KEY", "none");
+        finish(&mut command, &who, &setting.home).await;
+        setting.check(&who, &["a.b", "grow", "grown"]);
+    }
+}
