@@ -12,6 +12,8 @@
 
 mod abridged;
 mod arguments;
+mod completion;
+mod definitions;
 mod hidden;
 mod output;
 mod redact;
@@ -31,7 +33,7 @@ use crate::budget::{Allowance, Growing, NoRoom};
 use crate::json::{self, Malformed, Object};
 use crate::mcp::arguments::Declared;
 use crate::mcp::call::{Body, Broken, Method, Outcome, Reply, Uncollected};
-use crate::mcp::item::{Flaw, Item};
+use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::question::REQUEST_STATE;
@@ -55,7 +57,7 @@ pub struct Rules {
     pub hidden_text: HiddenText,
     /// Whose results `output` and `hidden_text` are about. Definitions of all kinds are looked at.
     pub results: Vec<Kind>,
-    /// What is not passed on, in the results of every kind and in errors.
+    /// What is not passed on: in definitions, instructions, results of every kind and errors.
     pub redact: Vec<Pattern>,
 }
 
@@ -212,8 +214,11 @@ impl Guard {
         if !rules.results.contains(&kind) {
             (output, hidden_text) = (Output::Off, HiddenText::Pass);
         }
-        let is_idle =
-            output == Output::Off && hidden_text == HiddenText::Pass && rules.redact.is_empty();
+        let is_idle = output == Output::Off
+            && hidden_text == HiddenText::Pass
+            && rules.redact.is_empty()
+            // A completion is always read: it is small, and clients refuse one that is too long.
+            && method != Method::Complete;
         let watch = || {
             let post = Arc::clone(post);
             Watch { post, method, item: key.into(), output, hidden_text }
@@ -231,66 +236,15 @@ impl Guard {
 
     /// Looks at what an upstream tells models about its use.
     pub fn introduce(&self, upstream: &UpstreamName, text: Option<Arc<str>>) -> Option<Arc<str>> {
-        let (Some(post), Some(text)) = (self.posts.get(upstream), &text) else { return text };
-        let setting = post.rules.hidden_text;
-        let Some(found) = hidden::look(text, setting, false) else { return Some(Arc::clone(text)) };
-        let letter = hidden::shown(found.first);
-        tracing::warn!(%upstream, letter, "the instructions hold hidden text");
-        match (setting, found.instead) {
-            (HiddenText::Refuse, _) => None,
-            (_, Some(instead)) => Some(instead.into()),
-            (_, None) => Some(Arc::clone(text)),
+        match (self.posts.get(upstream), text) {
+            (Some(post), Some(text)) => post.introduce(text),
+            (_, text) => text,
         }
     }
 
     /// What has been found at each upstream since the start, in no order.
     pub fn counts(&self) -> impl Iterator<Item = (&UpstreamName, Counts)> {
         self.posts.values().map(|post| (&post.upstream, post.tally.counts()))
-    }
-}
-
-// === Definitions ===
-
-impl Post {
-    fn publish(&self, kind: Kind, items: &mut [Item]) {
-        let setting = self.rules.hidden_text;
-        if setting == HiddenText::Pass {
-            return;
-        }
-        let mut found = Vec::new();
-        for item in items.iter_mut().filter(|item| item.flaw.is_none()) {
-            let text = item.definition.to_bytes();
-            if !hidden::may_hide(&text) {
-                continue;
-            }
-            let text = std::str::from_utf8(&text).expect("an Object is always valid UTF-8");
-            let mut first = None;
-            let new = json::rewrite_strings(text, |string| {
-                let hidden = hidden::look(&string.text(), setting, string.is_name)?;
-                first.get_or_insert(hidden.first);
-                hidden.instead
-            });
-            let Some(letter) = first else { continue };
-            found.push(format!("{:?} ({})", item.key, hidden::shown(letter)));
-            // What an item is asked for by cannot be rewritten: its upstream would not know it.
-            let key_hides = hidden::look(&item.key, setting, true).is_some();
-            match (setting, new) {
-                (HiddenText::Refuse, _) => item.flaw = Some(Flaw::HiddenText),
-                (_, Some(_)) if key_hides => item.flaw = Some(Flaw::HiddenText),
-                (_, Some(new)) => match Object::parse(new) {
-                    Ok(definition) => item.definition = definition,
-                    Err(_) => item.flaw = Some(Flaw::HiddenText),
-                },
-                (_, None) => {}
-            }
-        }
-        let items = found.len();
-        if self.tally.is_news(kind, &found) && items > 0 {
-            self.tally.count(|counts| counts.definitions += items as u64);
-            found.truncate(MAX_TOLD);
-            let (upstream, first) = (&self.upstream, found.join(", "));
-            tracing::warn!(%upstream, %kind, items, first, "definitions hold hidden text");
-        }
     }
 }
 
@@ -355,6 +309,7 @@ impl Watch {
     /// Whether nothing of a reply is rewritten or refused, whatever is found in it.
     fn only_tells(&self) -> bool {
         self.output != Output::Refuse
+            && self.method != Method::Complete
             && matches!(self.hidden_text, HiddenText::Pass | HiddenText::Flag)
             && self.post.rules.redact.is_empty()
     }
@@ -406,8 +361,16 @@ impl Watch {
             let judged = result.map_err(|_| "it is no JSON object");
             findings.malformed = judged.and_then(|it| output::check(self.method, it)).err();
         }
-        let new = self.rewrite(text, &mut findings);
-        let refused = (findings.malformed.is_some() && self.output == Output::Refuse)
+        let mut new = self.rewrite(text, &mut findings);
+        let mut is_unreadable = false;
+        if let Some(Ok(result)) = result.filter(|_| self.method == Method::Complete) {
+            match completion::conform(result, new.as_deref()) {
+                Ok(shorter) => new = shorter.or(new),
+                Err(malformed) => (findings.malformed, is_unreadable) = (Some(malformed), true),
+            }
+        }
+        let refused = is_unreadable
+            || (findings.malformed.is_some() && self.output == Output::Refuse)
             || (findings.hidden.is_some() && self.hidden_text == HiddenText::Refuse);
         if !findings.is_empty() {
             let (upstream, item) = (&self.post.upstream, &*self.item);
@@ -486,5 +449,3 @@ fn clean(
 
 /// How often a string is gone through.
 const MAX_ROUNDS: usize = 16;
-/// How many items one line of the log names.
-const MAX_TOLD: usize = 10;

@@ -19,6 +19,7 @@ pub mod operation;
 pub mod pattern;
 pub mod question;
 pub mod revision;
+pub mod shape;
 pub mod task;
 pub mod visits;
 

@@ -300,7 +300,7 @@ mod tests {
         let lists = r#""prompts":{"listChanged":true},"tools":{"listChanged":true},"#;
         let none = format!(r#"{{{lists}"resources":{{"listChanged":true}}}}"#);
         assert_eq!(capabilities(&Capabilities::default()).to_bytes(), none);
-        let declared = r#"{"completions":{},"logging":{},"tasks":{"list":{},"requests":{"tools":{"call":{}}}},"extensions":{"x/a":{"n":1e400}},"experimental":{"e":{}}}"#;
+        let declared = r#"{"completions":{},"logging":{},"tasks":{"list":{},"requests":{"tools":{"call":{}}}},"extensions":{"x/a":{"n":1e300}},"experimental":{"e":{}}}"#;
         let subscribe = declared.replacen('{', r#"{"resources":{"subscribe":true},"#, 1);
         let given = Capabilities::read(&Object::parse(subscribe).expect("an object"));
         let all = format!(

@@ -4,11 +4,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tracing::debug;
+
 use super::Sentries;
 use crate::bulk;
 use crate::catalog::{Catalog, Introduction, Snapshot};
+use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::shape;
 
 /// What one upstream last said and listed, whole: so what is approved, or is no longer, and what another configuration
 /// lets out, can be published without asking anybody.
@@ -59,7 +63,9 @@ impl Held {
     }
 }
 
-/// The one way into a catalog: what is not approved and what is refused does not get there.
+/// The one way into a catalog: what is not approved, what is refused and what some client could not read does not get
+/// there. Approved is what the upstream lists; what is redacted and mended comes after that, and the shape last, so that
+/// it is that of what is published.
 pub(super) fn publish(
     name: &UpstreamName,
     catalog: &Catalog,
@@ -71,8 +77,23 @@ pub(super) fn publish(
         let mut snapshot = snapshot.clone();
         snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
         sentries.guard.publish(name, kind, &mut snapshot.items);
+        conform(name, kind, &mut snapshot.items);
         catalog.publish(name, kind, snapshot);
     });
+}
+
+/// Mends the definitions that readers of the protocol's revisions would not take, or marks them to be left out.
+fn conform(name: &UpstreamName, kind: Kind, items: &mut [Item]) {
+    for item in items.iter_mut().filter(|item| item.flaw.is_none()) {
+        match shape::conform(kind, &item.key, &item.definition) {
+            Ok(None) => {}
+            Ok(Some(mended)) => {
+                debug!(upstream = %name, %kind, item = ?item.key, "definition mended");
+                item.definition = mended;
+            }
+            Err(bad) => item.flaw = Some(bad.into()),
+        }
+    }
 }
 
 fn discard(snapshot: Option<Arc<Snapshot>>) {

@@ -10,6 +10,7 @@ use super::*;
 use crate::budget::{Budget, Unheld};
 use crate::json::Malformed;
 use crate::mcp::call::Broken;
+use crate::mcp::item::Flaw;
 use crate::mcp::revision::Era;
 
 fn hub() -> UpstreamName {
@@ -121,6 +122,42 @@ fn instructions_are_looked_at_too() {
     assert_eq!(introduced(HiddenText::Refuse), None);
 }
 
+#[test]
+fn secret_in_any_field_of_a_definition_is_redacted_or_the_item_is_left_out() {
+    let rules = Rules { redact: vec![pattern("key", "AKIA[A-Z]")], ..hiding(HiddenText::Strip) };
+    let published = |item: &Item| {
+        let mut items = [item.clone()];
+        guard(rules.clone()).publish(&hub(), Kind::Prompt, &mut items);
+        let [item] = items;
+        item
+    };
+    for field in 0..6 {
+        // What is hidden does not hide it either.
+        let item = published(&definition(field, "-AK\u{200b}IAB-"));
+        match field {
+            0 => {
+                assert_eq!(item.flaw, Some(Flaw::Redacted));
+                assert_eq!(&*item.key, "n-[redacted:key]-");
+            }
+            // The name of an argument.
+            3 => assert_eq!((item.flaw, &*item.key), (Some(Flaw::Redacted), "n")),
+            _ => {
+                assert_eq!(item.flaw, None, "{field}");
+                let expected = definition(field, "-[redacted:key]-");
+                assert_eq!(item.definition, expected.definition, "{field}");
+                assert_eq!(published(&item), item, "looking again changes nothing more");
+            }
+        }
+    }
+    let plain = definition(0, "");
+    assert_eq!(published(&plain), plain);
+    let text = r#"{"name":"n","inputSchema":{"properties":{"AKIAB":{}}}}"#;
+    let item = Item::parse(Kind::Tool, text.into()).expect("an item");
+    assert_eq!(published(&item).flaw, Some(Flaw::Redacted), "the name of a member");
+    let introduced = guard(rules.clone()).introduce(&hub(), Some("use AKIAB".into()));
+    assert_eq!(introduced.as_deref(), Some("use [redacted:key]"));
+}
+
 // === Replies ===
 
 #[test]
@@ -134,10 +171,12 @@ fn nobody_looks_where_nothing_is_to_be_looked_for() {
         (Method::CallTool, Kind::Tool, false),
         (Method::TaskResult, Kind::Tool, false),
         (Method::ReadResource, Kind::Resource, false),
-        (Method::Complete, Kind::Template, false),
+        (Method::Complete, Kind::Template, true),
     ] {
         assert_eq!(watch(Rules::default(), method, kind).is_some(), by_default, "{method:?}");
-        assert!(watch(off.clone(), method, kind).is_none(), "{method:?}");
+        // A completion is read whatever is set: some client could not read one that is too long.
+        let is_read = method == Method::Complete;
+        assert_eq!(watch(off.clone(), method, kind).is_some(), is_read, "{method:?}");
         assert!(watch(redacting.clone(), method, kind).is_some(), "{method:?}");
         assert!(watch(all.clone(), method, kind).is_some(), "{method:?}");
     }

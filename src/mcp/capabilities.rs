@@ -8,6 +8,7 @@
 use bytes::Bytes;
 
 use crate::json::{self, Object};
+use crate::mcp::shape;
 
 /// The extension of the modern era for calls that go on.
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -157,7 +158,9 @@ impl Settings {
         let object = declared.get_object(member).unwrap_or_default();
         let named = object.keys().filter_map(|name| {
             let settings = object.get_object(name)?.to_bytes();
-            let fits = name.len() <= MAX_NAME_BYTES && settings.len() <= MAX_SETTINGS_BYTES;
+            let is_small = name.len() <= MAX_NAME_BYTES && settings.len() <= MAX_SETTINGS_BYTES;
+            // They stand in the first reply to each client.
+            let fits = is_small && shape::is_readable(&settings);
             // A copy: a slice would keep the whole message in memory.
             fits.then(|| (name.into(), json::on_one_line(Bytes::copy_from_slice(&settings))))
         });
@@ -208,12 +211,12 @@ mod tests {
         assert_eq!(read(odd), Capabilities::default());
         let all = read(
             r#"{"completions":{},"logging":{},"resources":{"subscribe":true},"tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},
-               "extensions":{"x/a":{"n":1e400}},"experimental":{"b":{}}}"#,
+               "extensions":{"x/a":{"n":1e300},"x/b":{"n":1e400},"x/c":{"n":"\ud800"}},"experimental":{"b":{}}}"#,
         );
         assert!(all.completions && all.logging && all.subscribe);
         let tasks = all.tasks.to_object().expect("tasks").to_bytes();
         assert_eq!(tasks, r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#);
-        assert_eq!(text(&all.extensions), r#"{"x/a":{"n":1e400}}"#);
+        assert_eq!(text(&all.extensions), r#"{"x/a":{"n":1e300}}"#);
         assert_eq!(text(&all.experimental), r#"{"b":{}}"#);
         assert_eq!(Capabilities::read(&all.to_object()), all);
         assert_eq!(Tasks::default().to_object(), None);

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::json::Object;
 use crate::mcp::kind::Kind;
 use crate::mcp::mirror::BadMark;
+use crate::mcp::shape::BadShape;
 
 // No keys: what is larger than any of these nobody wrote for a model to read, and views are built for it.
 
@@ -41,6 +42,12 @@ pub enum Flaw {
     /// It holds text that nobody sees, and the operator wants none.
     #[error("it holds hidden text")]
     HiddenText,
+    /// Something is to be redacted in what its upstream has to get back as it is.
+    #[error("what is redacted stands in its name, its URI or the name of a member or argument")]
+    Redacted,
+    /// Some client could not read it, and with it no list that it stands in.
+    #[error("{0}")]
+    Shape(#[from] BadShape),
 }
 
 /// Why an item is left out of a list.

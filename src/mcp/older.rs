@@ -8,6 +8,8 @@
 //!
 //! Knows nothing of: who reads it.
 
+mod output;
+
 use std::borrow::Cow;
 
 use bytes::Bytes;
@@ -40,7 +42,8 @@ impl Form {
 
 /// An item's definition for older clients; `None` if it is the same for all.
 ///
-/// What an older output schema cannot say is dropped: it only describes what comes anyway.
+/// What an older output schema cannot say is dropped, and so is one that a client might not compile: it only describes what
+/// comes anyway.
 pub fn definition(kind: Kind, definition: &Object) -> Option<Object> {
     if kind != Kind::Tool {
         return None;
@@ -52,7 +55,10 @@ pub fn definition(kind: Kind, definition: &Object) -> Option<Object> {
     if definition.has("outputSchema") {
         match definition.get_object("outputSchema").filter(is_of_objects) {
             Some(output) => {
-                if let Some(output) = plain(&output) {
+                let plain = plain(&output);
+                if !output::compiles(plain.as_ref().unwrap_or(&output)) {
+                    changed.get_or_insert_with(|| definition.clone()).take("outputSchema");
+                } else if let Some(output) = plain {
                     let changed = changed.get_or_insert_with(|| definition.clone());
                     changed.set("outputSchema", output.to_bytes());
                 }

@@ -19,7 +19,7 @@ use recording::Recording;
 use script::{is_of_nothing, script};
 use tap::{PipeTap, Tap};
 
-mod cells;
+pub(crate) mod cells;
 mod compare;
 mod recording;
 mod rmcp;

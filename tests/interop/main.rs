@@ -11,6 +11,7 @@ mod differential;
 mod direct;
 mod expected;
 mod fleet;
+mod malformed;
 mod numbers;
 mod oauth;
 mod parts;

@@ -4,6 +4,7 @@ use weir::mcp::kind::Kind;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side};
 use crate::client::object;
+use crate::introductions::introduction;
 use crate::upstream::{Answer, Script};
 use crate::world::{World, everywhere, hub};
 
@@ -241,4 +242,75 @@ async fn an_upstream_may_have_rules_of_its_own() {
     assert!(client.get_prompt("zoo__a").await.result().contains(&saying("a")));
     drop(client);
     world.close().await;
+}
+
+// === Redaction of definitions ===
+
+#[tokio::test(start_paused = true)]
+async fn secrets_are_redacted_from_definitions_and_instructions() {
+    const TOOL: &str = r#"{"name":"t","title":"AKIAABCD","description":"d AKI\u0041ABCD d","inputSchema":{"type":"object","description":"AKIAABCD","properties":{"x":{"type":"string","default":"AKIAABCD","enum":["AKIAABCD"]}}},"outputSchema":{"type":"object","title":"AKIAABCD"},"annotations":{"title":"AKIAABCD"},"icons":[{"src":"https://example.org/AKIAABCD"}],"_meta":{"x":["AKIAABCD"]},"novel":"AKIAABCD"}"#;
+    const PROMPT: &str =
+        r#"{"name":"p","arguments":[{"name":"x","title":"AKIAABCD","description":"AKIAABCD"}]}"#;
+    const RESOURCE: &str = r#"{"uri":"a:r","name":"AKIAABCD","description":"AKIAABCD"}"#;
+    const TEMPLATE: &str = r#"{"uriTemplate":"a:{t}","name":"AKIAABCD","title":"AKIAABCD"}"#;
+    let script = |side| {
+        let script = Script::new(side).instructions("use AKIAABCD").raw(Kind::Tool, TOOL);
+        let script = script.raw(Kind::Prompt, PROMPT);
+        let script = script.raw(Kind::Resource, RESOURCE).raw(Kind::Template, TEMPLATE);
+        // What its upstream has to get back as it is.
+        let script =
+            script.raw(Kind::Tool, r#"{"name":"AKIAABCD","inputSchema":{"type":"object"}}"#);
+        let script = script.raw(
+            Kind::Tool,
+            r#"{"name":"u","inputSchema":{"type":"object","properties":{"AKIAABCD":{}}}}"#,
+        );
+        let script = script.raw(Kind::Prompt, r#"{"name":"q","arguments":[{"name":"AKIAABCD"}]}"#);
+        let script = script.raw(Kind::Resource, r#"{"uri":"a:AKIAABCD","name":"r"}"#);
+        vec![("hub", script.raw(Kind::Template, r#"{"uriTemplate":"a:AKIAABCD{t}","name":"t"}"#))]
+    };
+    let config = "[guard]\nredact = { key = \"AKIA[A-Z]{4}\" }\n";
+    everywhere(config, script, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let redacted = |text: &str| {
+            let text = text.replace("AKI\\u0041", "AKIA");
+            // An icon's address is none any more.
+            let text = text.replace(r#""icons":[{"src":"https://example.org/AKIAABCD"}],"#, "");
+            text.replace("AKIAABCD", "[redacted:key]").replacen(
+                r#""name":""#,
+                r#""name":"hub__"#,
+                1,
+            )
+        };
+        for (kind, text) in [(Kind::Tool, TOOL), (Kind::Prompt, PROMPT)] {
+            let page = client.page(kind, None).await;
+            let expected = format!("[{}]", redacted(text));
+            assert_eq!(page.get(kind.list_member()), Some(&*expected));
+        }
+        for (kind, text) in [(Kind::Resource, RESOURCE), (Kind::Template, TEMPLATE)] {
+            let page = client.page(kind, None).await;
+            let expected = format!("[{}]", text.replace("AKIAABCD", "[redacted:key]"));
+            assert_eq!(page.get(kind.list_member()), Some(&*expected));
+        }
+        let why =
+            "what is redacted stands in its name, its URI or the name of a member or argument";
+        let told = Kind::ALL.map(|kind| world.left_out("hub", kind));
+        let expected = [
+            vec![format!("\"q\" is of no use: {why}")],
+            vec![
+                format!("\"[redacted:key]\" is of no use: {why}"),
+                format!("\"u\" is of no use: {why}"),
+            ],
+            vec![format!("\"a:[redacted:key]\" is of no use: {why}")],
+            vec![format!("\"a:[redacted:key]{{t}}\" is of no use: {why}")],
+        ];
+        assert_eq!(told, expected);
+        for name in ["hub__AKIAABCD", "hub__u", "hub__[redacted:key]"] {
+            assert!(client.call_tool(name).await.outcome.is_err(), "{name}");
+        }
+        assert_eq!(world.upstream("hub").count("tools/call"), 0);
+        let introduction = introduction(world, None, cell.client).await;
+        let instructions = introduction.get_string("instructions").expect("instructions");
+        assert!(instructions.ends_with("use [redacted:key]"), "{instructions}");
+    })
+    .await;
 }

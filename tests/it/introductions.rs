@@ -14,7 +14,7 @@ use crate::world::{World, hub, pass};
 const APPS: &str = r#"{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}}"#;
 
 /// What the opening request of this side answers.
-async fn introduction(world: &World, role: Option<&str>, side: Side) -> Object {
+pub(crate) async fn introduction(world: &World, role: Option<&str>, side: Side) -> Object {
     let client: Client;
     let reply = if side.is_modern() {
         client = match role {
@@ -62,7 +62,7 @@ async fn capabilities_are_the_union_of_what_the_visible_upstreams_have() {
     "#;
     for upstream in SIDES {
         let zoo = declares(
-            r#","completions":{},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"io.modelcontextprotocol/tasks":{},"x/a":{"of":"zoo","n":1e400}},"experimental":{"e":{"n":1.0}}"#,
+            r#","completions":{},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"io.modelcontextprotocol/tasks":{},"x/a":{"of":"zoo","n":1e300}},"experimental":{"e":{"n":1.0}}"#,
         );
         let hub = declares(r#","extensions":{"x/a":{"of":"hub"},"x/b":{}}"#);
         let script = |capabilities: &str| Script::full(upstream).capabilities(capabilities);
@@ -77,7 +77,7 @@ async fn capabilities_are_the_union_of_what_the_visible_upstreams_have() {
                 false => "",
             };
             let all = format!(
-                r#"{{"completions":{{}},"extensions":{{{ui},{tasks}"x/a":{{"of":"zoo","n":1e400}},"x/b":{{}}}},"experimental":{{"e":{{"n":1.0}}}}}}"#
+                r#"{{"completions":{{}},"extensions":{{{ui},{tasks}"x/a":{{"of":"zoo","n":1e300}},"x/b":{{}}}},"experimental":{{"e":{{"n":1.0}}}}}}"#
             );
             for (role, expected) in [("staff", &*all), ("guest", some), ("stranger", "{}")] {
                 let found = introduction(&world, Some(role), side).await;

@@ -26,6 +26,7 @@ mod limits;
 mod limits_per_client;
 mod listing;
 mod logging;
+mod malformed;
 mod orderings;
 mod origins;
 mod paging;

@@ -25,6 +25,7 @@ use weir::audit::{Audit, Writer};
 use weir::config::{Config, Options};
 use weir::downstream::http::Route;
 use weir::gateway::Guest;
+use weir::mcp::kind::Kind;
 use weir::upstream::dial::{Child, Command, Dial, Stream};
 
 use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Wire, matrix};
@@ -264,6 +265,13 @@ impl World {
     /// Lets frames pass that carry this text, which a test makes illegal on purpose.
     pub(crate) fn excuse(&self, text: &str) {
         self.verdict.0.excuse(text);
+    }
+
+    /// What is left out of an upstream's list of a kind, and why.
+    pub(crate) fn left_out(&self, name: &str, kind: Kind) -> Vec<String> {
+        let problems = self.app.gateway().problems().into_iter();
+        let of_list = problems.filter(|(of, its, _)| of.as_str() == name && *its == kind);
+        of_list.flat_map(|(.., problems)| problems.first).map(|it| it.to_string()).collect()
     }
 
     /// How many requests have reached any upstream.

@@ -86,8 +86,9 @@ fn rules() -> Vec<Key> {
             "redact",
             Shape::map(shape::PLAIN_NAME, Shape::Text("regular expression", shape::NOT_EMPTY)),
             "What is not passed on: names, and regular expressions in Rust's syntax. What matches, in any string of any \
-             result or error, becomes `[redacted:<name>]`; data in base64 is a string, too. With a pattern every result is \
-             held until it is whole. An upstream's own patterns are added to those of `[guard]`; one of the same name \
+             result, error or definition and in instructions, becomes `[redacted:<name>]`; data in base64 is a string, too. An \
+             item is left out of the lists if something matches in what its upstream has to get back as it is: the item's \
+             name or URI, the name of an argument or of any member. With a pattern every result is held until it is whole. An upstream's own patterns are added to those of `[guard]`; one of the same name \
              replaces it. Of one string at most 1000 matches are replaced one by one, and its rest as one.",
         )
         .or(json!({}))

@@ -4,7 +4,7 @@
 // Knows nothing of: the servers, what is right.
 
 // `{ capabilities, steps }`; without it the program does its task. With `shows` it tells what each step
-// gave instead of that it was done.
+// gave instead of that it was done. With `names` a list gives the names of its items, one behind the other.
 export const script = process.env.SCRIPT && JSON.parse(process.env.SCRIPT);
 
 // What a client with that capability answers.
@@ -30,10 +30,15 @@ export async function take(client, { page, call, request, subscribe, heard }) {
     const kinds = {
         ping: () => client.ping(),
         list: async ({ method }) => {
+            const names = [];
             let cursor;
             do {
-                ({ nextCursor: cursor } = await page(LISTS[method], { cursor }));
+                const listed = await page(LISTS[method], { cursor });
+                cursor = listed.nextCursor;
+                const [items] = Object.values(listed).filter(Array.isArray);
+                names.push(...items.map(item => item.name));
             } while (cursor !== undefined);
+            return script.names && names.join(' ');
         },
         get: ({ params }) => client.getPrompt(params),
         complete: ({ params }) => client.complete(params),
@@ -56,7 +61,8 @@ export async function take(client, { page, call, request, subscribe, heard }) {
     };
     for (const step of script.steps) {
         const taken = kinds[step.do](step);
-        endings.push(await taken.then(given => (script.shows ? given : 'done'), ({ code }) => `refused: ${code}`));
+        const shows = script.shows || (script.names && step.do === 'list');
+        endings.push(await taken.then(given => (shows ? given : 'done'), ({ code }) => `refused: ${code}`));
     }
     console.log(JSON.stringify(endings));
 }

@@ -9,7 +9,8 @@ import os
 
 import anyio
 
-# `{ capabilities, steps }`; without it the program does its task.
+# `{ capabilities, steps }`; without it the program does its task. With `names` a list gives the names of its items,
+# one behind the other, instead of that it was done.
 SCRIPT = json.loads(os.environ.get("SCRIPT", "null"))
 
 # What a client with that capability answers.
@@ -56,12 +57,14 @@ async def take(*, list_page, ping, get, complete, read, call, cancelled, request
     """Takes the steps. What differs between the SDKs is given; `error` is what they raise."""
 
     async def list_all(step):
-        cursor = None
+        names, cursor = [], None
         while True:
             page = await list_page(LISTS[step["method"]], cursor)
-            cursor = page.model_dump(by_alias=True).get("nextCursor")
+            page = page.model_dump(by_alias=True)
+            names += [item["name"] for member in page.values() if isinstance(member, list) for item in member]
+            cursor = page.get("nextCursor")
             if cursor is None:
-                return
+                return " ".join(names)
 
     async def ignore(*_):
         pass
@@ -95,8 +98,9 @@ async def take(*, list_page, ping, get, complete, read, call, cancelled, request
     }
     for step in SCRIPT["steps"]:
         try:
-            await kinds[step["do"]](step)
-            endings.append("done")
+            given = await kinds[step["do"]](step)
+            shows = SCRIPT.get("names") and step["do"] == "list"
+            endings.append(given if shows else "done")
         except error as refusal:
             endings.append(f"refused: {refusal.error.code}")
     print(json.dumps(endings), flush=True)

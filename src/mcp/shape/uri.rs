@@ -1,0 +1,111 @@
+//! URIs that every client reads.
+//!
+//! The specification asks for a URI (RFC 3986). Some readers are looser (any string), some have a reader of their own: Python's
+//! SDK takes a resource's `uri` for an `AnyUrl`, which is WHATWG's URL. Spaces and letters beyond ASCII are common in paths
+//! of files and every reader takes them, so they pass here; what one of the readers refuses does not.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Whether every reader takes a text as a URI: it has a scheme, no control characters, and an authority that can be one.
+pub(super) fn is_uri(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once(':') else { return false };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    let is_scheme =
+        scheme.starts_with(|it: char| it.is_ascii_alphabetic()) && scheme.bytes().all(is_plain);
+    if !is_scheme || text.chars().any(char::is_control) {
+        return false;
+    }
+    match &*scheme.to_ascii_lowercase() {
+        // WHATWG's readers skip any number of slashes of either kind here.
+        "http" | "https" | "ws" | "wss" | "ftp" => is_authority(
+            until(rest.trim_start_matches(['/', '\\']), &['/', '\\', '?', '#']),
+            is_domain,
+        ),
+        "file" => rest.strip_prefix("//").is_none_or(|rest| {
+            let host = until(rest, &['/', '\\', '?', '#']);
+            host.is_empty() || is_drive(host) || is_domain(host)
+        }),
+        _ => rest.strip_prefix("//").is_none_or(|rest| {
+            let authority = until(rest, &['/', '?', '#']);
+            authority.is_empty() || is_authority(authority, is_opaque_host)
+        }),
+    }
+}
+
+/// The same, and of the characters of RFC 3986 alone (brackets, which belong to addresses of IPv6, are not among them).
+pub(super) fn is_plain_uri(text: &str) -> bool {
+    let is_allowed = |it: u8| it.is_ascii_alphanumeric() || b"-._~:/?#@!$&'()*+,;=%".contains(&it);
+    let mut escapes = text.split('%').skip(1);
+    let is_escape = |rest: &str| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    text.bytes().all(is_allowed)
+        && escapes.all(is_escape)
+        && text.matches('#').count() < 2
+        && is_uri(text)
+}
+
+/// Whether the braces of a text are those of a URI template (RFC 6570).
+pub(super) fn is_template(text: &str) -> bool {
+    let mut rest = text;
+    while let Some(at) = rest.find(['{', '}']) {
+        let Some(expression) = rest[at..].strip_prefix('{') else { return false };
+        let Some((inside, behind)) = expression.split_once('}') else { return false };
+        if inside.is_empty() || inside.contains('{') {
+            return false;
+        }
+        rest = behind;
+    }
+    !text.chars().any(char::is_control)
+}
+
+fn until<'a>(text: &'a str, ends: &[char]) -> &'a str {
+    &text[..text.find(ends).unwrap_or(text.len())]
+}
+
+fn is_authority(text: &str, is_host: impl Fn(&str) -> bool) -> bool {
+    let host = text.rsplit_once('@').map_or(text, |(_, host)| host);
+    let (host, port) = match host.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port),
+        _ => (host, ""),
+    };
+    let is_port = port.is_empty()
+        || port.bytes().all(|it| it.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    is_port && is_host(host)
+}
+
+/// A domain or an address. Internationalized names are not among them: whether one is good is more than is read here.
+fn is_domain(host: &str) -> bool {
+    if host.starts_with('[') {
+        return is_bracketed(host);
+    }
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let labels = || host.trim_end_matches('.').split('.');
+    let last = labels().next_back().unwrap_or_default();
+    // An address is what ends in a number, decimal or hexadecimal.
+    let is_number = |label: &str| match label.get(..2) {
+        Some("0x" | "0X") => label[2..].bytes().all(|it| it.is_ascii_hexdigit()),
+        _ => label.bytes().all(|it| it.is_ascii_digit()),
+    };
+    host.bytes().all(is_plain)
+        && labels().all(|label| !label.is_empty() && !is_encoded(label))
+        && (!is_number(last) || host.parse::<Ipv4Addr>().is_ok())
+}
+
+/// Whether a label says another one in ASCII (`xn--`).
+fn is_encoded(label: &str) -> bool {
+    label.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("xn--"))
+}
+
+fn is_bracketed(host: &str) -> bool {
+    let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    inside.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
+}
+
+/// The host of a scheme that WHATWG does not know.
+fn is_opaque_host(host: &str) -> bool {
+    is_bracketed(host)
+        || !host.is_empty() && !host.contains([' ', '<', '>', '[', '\\', ']', '^', '|', ':'])
+}
+
+fn is_drive(host: &str) -> bool {
+    matches!(host.as_bytes(), [letter, b':' | b'|'] if letter.is_ascii_alphabetic())
+}
