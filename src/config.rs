@@ -50,6 +50,7 @@ pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub use admin::Admin;
 pub use audit::{Audit, State};
 pub(crate) use headers::is_own_header;
+pub(crate) use include::MAX_FILE_BYTES;
 pub use oidc::Provider;
 pub use places::Places;
 pub(crate) use report::nearest;

@@ -36,6 +36,8 @@ mod serving;
 mod signals;
 #[path = "cli/sleeping.rs"]
 mod sleeping;
+#[path = "cli/special_files.rs"]
+mod special_files;
 #[path = "cli/starting.rs"]
 mod starting;
 #[cfg(target_os = "linux")]

@@ -11,12 +11,14 @@ const FLOORS: [&[&str]; 7] = [
         "bulk",
         "chance",
         "event_stream",
+        "folder_watch",
         "hex",
         "hidden",
         "json",
         "line",
         "meter",
         "moment",
+        "regular_file",
         "secret",
         "sha256",
         "trail",
@@ -223,6 +225,34 @@ fn links_between_documents_lead_somewhere() {
             if !outside && !root().join(target).exists() {
                 problems.push(format!("{document}: {target} is not there"));
             }
+        }
+    }
+    fail_if_any(&problems);
+}
+
+/// Where a file may be opened without `regular_file`: what the kernel provides, what a command's argument names, and
+/// what the prompt library checks by itself.
+const OPENERS: [&str; 8] = [
+    "src/cli/call.rs",
+    "src/downstream/http/accept.rs",
+    "src/ops/listen.rs",
+    "src/ops/process.rs",
+    "src/regular_file.rs",
+    "src/upstream/dial.rs",
+    "src/upstream/keeper.rs",
+    "src/upstream/library/beneath.rs",
+];
+
+#[test]
+fn files_of_the_configuration_and_the_state_are_opened_in_one_place() {
+    let ways = ["File::open(", "fs::read(", "fs::read_to_string(", "OpenOptions", "File::options("];
+    let mut problems = Vec::new();
+    for file in rust_files("src").into_iter().filter(|file| !is_test(file)) {
+        let text = read(&file);
+        let found = ways.iter().find(|way| code_of(&text).contains(**way));
+        let may = OPENERS.iter().any(|opener| file == Path::new(opener));
+        if let Some(way) = found.filter(|_| !may) {
+            problems.push(format!("{}: {way} would wait for a named pipe", file.display()));
         }
     }
     fail_if_any(&problems);

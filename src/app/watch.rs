@@ -10,6 +10,7 @@
 //! Knows nothing of: what is in the files. Of a secret nothing is kept but a hash.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -17,8 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -27,7 +26,9 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::{Reloader, Rooms};
-use crate::config::{Config, Options, Sources};
+use crate::config::{Config, MAX_FILE_BYTES, Options, Sources};
+use crate::folder_watch::FolderWatch;
+use crate::regular_file;
 use crate::sha256::sha256;
 
 /// The files of a configuration, as they were at a moment.
@@ -118,7 +119,7 @@ fn print(path: &Path, options: &Options, known: &Sources) -> Print {
     let mut hashes = Vec::new();
     for file in &sources.files {
         hashes.extend(sha256(file.as_os_str().as_encoded_bytes()));
-        hashes.extend(match fs::read(file) {
+        hashes.extend(match regular_file::read(file, MAX_FILE_BYTES) {
             Ok(text) => sha256(text),
             Err(error) => sha256(format!("{:?}", error.kind())),
         });
@@ -133,13 +134,11 @@ fn print(path: &Path, options: &Options, known: &Sources) -> Print {
 /// A hash of what is in a file that holds a secret, and of who may read it, on which it depends whether it is taken.
 fn of_secret(path: &Path) -> [u8; 32] {
     let look = || {
-        let about = fs::metadata(path)?;
-        let mut text = Zeroizing::new(Vec::new());
-        // Opening a pipe that nobody writes to would wait for ever; what is too long is no secret.
-        if about.is_file() {
-            text.reserve_exact(MAX_SECRET_BYTES);
-            fs::File::open(path)?.take(MAX_SECRET_BYTES as u64).read_to_end(&mut text)?;
-        }
+        let file = regular_file::open(path)?;
+        let about = file.metadata()?;
+        // What is too long is no secret.
+        let mut text = Zeroizing::new(Vec::with_capacity(MAX_SECRET_BYTES));
+        file.take(MAX_SECRET_BYTES as u64).read_to_end(&mut text)?;
         let numbers = [u64::from(about.mode()), u64::from(about.uid()), about.len()];
         let numbers = numbers.map(u64::to_be_bytes).concat();
         Ok::<_, std::io::Error>(sha256([sha256(&*text), sha256(numbers)].concat()))
@@ -147,37 +146,19 @@ fn of_secret(path: &Path) -> [u8; 32] {
     look().unwrap_or_else(|error| sha256(format!("{:?}", error.kind())))
 }
 
-/// Has the kernel tell when something happens where the files are, and where the links lead to.
-fn listen(sources: &Sources, events: &watch::Sender<()>) -> Option<RecommendedWatcher> {
+/// Has the kernel give notice of changes where the files are, and where the links lead to.
+fn listen(sources: &Sources, events: &watch::Sender<()>) -> Option<FolderWatch> {
     let files = || sources.files.iter().chain(&sources.secrets);
     let real = files().filter_map(|file| fs::canonicalize(file).ok());
-    let folders: BTreeSet<PathBuf> = files()
-        .cloned()
-        .chain(real)
-        .filter_map(|file| file.parent().map(Path::to_owned))
-        .map(|folder| if folder.as_os_str().is_empty() { ".".into() } else { folder })
+    let all: BTreeSet<PathBuf> = files().cloned().chain(real).collect();
+    let folders: BTreeSet<&Path> = all
+        .iter()
+        .filter_map(|file| file.parent())
+        .map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
         .collect();
-    let events = events.clone();
-    let heard = move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| !is_change(event.kind)) {
-            return;
-        }
-        events.send_replace(());
-    };
-    let watcher = notify::recommended_watcher(heard).map(|mut watcher| {
-        for folder in &folders {
-            if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
-                tracing::debug!(folder = %folder.display(), %error, "the kernel does not watch a folder of the configuration");
-            }
-        }
-        watcher
-    });
-    watcher.ok()
-}
-
-/// The kernel also tells that files are opened: looking would be followed by looking.
-fn is_change(kind: EventKind) -> bool {
-    !matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
+    let names: BTreeSet<OsString> =
+        all.iter().filter_map(|file| file.file_name().map(OsStr::to_owned)).collect();
+    FolderWatch::start(folders, move |name: &OsStr| names.contains(name), events.clone())
 }
 
 /// Editors write a file in several steps, and a checkout writes many files.

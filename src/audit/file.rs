@@ -7,13 +7,14 @@
 //! Knows nothing of: what a line tells.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::chain::Chain;
 use crate::json::Object;
+use crate::regular_file;
 
 /// The audit log cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +32,7 @@ pub struct CannotOpen {
 pub(super) struct Log {
     file: File,
     path: PathBuf,
-    /// Up to the end of the last whole line; `None` for what is no plain file, such as a pipe.
+    /// Up to the end of the last whole line; `None` for what is no regular file, such as `/dev/null`.
     size: Option<u64>,
     /// Whether what was written last is no whole line.
     is_torn: bool,
@@ -77,8 +78,7 @@ impl Log {
     /// The file, if no other process has it.
     fn lock(path: &Path) -> io::Result<Option<Self>> {
         loop {
-            let mut options = OpenOptions::new();
-            let file = options.append(true).create(true).mode(0o600).open(path)?;
+            let file = regular_file::open_to_append(path)?;
             let about = file.metadata()?;
             if !about.is_file() {
                 return Ok(Some(Self { file, path: path.to_owned(), size: None, is_torn: false }));
@@ -103,13 +103,13 @@ impl Log {
         };
         if size == 0 {
             // Perhaps the one before was put aside a moment before a crash.
-            let chain = match File::open(aside(&self.path, 1)) {
+            let chain = match regular_file::open(&aside(&self.path, 1)) {
                 Ok(mut older) => end_of(&mut older)?.chain,
                 Err(_) => Chain::new(),
             };
             return Ok(Opened { log: self, chain, torn: 0 });
         }
-        let end = end_of(&mut File::open(&self.path)?)?;
+        let end = end_of(&mut regular_file::open(&self.path)?)?;
         self.is_torn = end.is_open;
         Ok(Opened { log: self, chain: end.chain, torn: end.torn })
     }

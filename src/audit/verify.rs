@@ -6,7 +6,6 @@
 //!
 //! Knows nothing of: what the lines tell, but their numbers and hashes.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +13,7 @@ use super::chain::Chain;
 use super::file::number_of;
 use crate::hex::hex;
 use crate::json::Object;
+use crate::regular_file;
 
 /// What was read.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -94,7 +94,8 @@ fn each_line(
     mut take: impl FnMut(u64, &[u8], bool) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
     let unreadable = |cause| Trouble::Unreadable { path: path.to_owned(), cause };
-    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
+    let file = regular_file::open_or_inherited(path).map_err(unreadable)?;
+    let mut file = BufReader::new(file);
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();

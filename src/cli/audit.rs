@@ -17,6 +17,7 @@ use crate::audit::verify::{self, Report, Trouble};
 use crate::audit::{Audit, Writer, family};
 use crate::config::Config;
 use crate::json::{self, Object};
+use crate::regular_file;
 
 /// What `weir audit` does.
 #[derive(Debug, clap::Subcommand)]
@@ -256,7 +257,7 @@ impl<'a> Tail<'a> {
                 return Ok(());
             };
             // Another one has been begun at this place.
-            let file = File::open(self.path).map_err(|error| {
+            let file = regular_file::open(self.path).map_err(|error| {
                 Failure::Usage(format!("{} cannot be read: {error}", self.path.display()))
             })?;
             self.rest.clear();

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use super::failure::Failure;
 use super::moment::to_words;
+use crate::regular_file;
 
 /// Writes a file: beside it first, then in its place, so that a reader finds the old text or the new one.
 /// Its permissions stay as they are, and a link still leads to it. Missing folders are made.
@@ -17,7 +18,8 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), Failure> {
 /// Writes a file as [`write`] does, if it still says what it said when it was read; none if it was not there.
 pub(super) fn replace(path: &Path, old: Option<&str>, text: &str) -> Result<(), Failure> {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let is_as_read = |path: &Path| match (std::fs::read(path), old) {
+    let max_bytes = old.map_or(0, str::len) as u64;
+    let is_as_read = |path: &Path| match (regular_file::read(path, max_bytes), old) {
         (Ok(now), Some(old)) if now == old.as_bytes() => Ok(()),
         (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         _ => Err(std::io::Error::other("somebody else has just changed it; run this again")),

@@ -61,7 +61,7 @@ impl ConfigArgs {
     pub(super) async fn load(&self, options: &Options) -> Result<Loaded, Failure> {
         let found = self.find().await?;
         let files = match &found {
-            Found::File(path) => Files::look(path, options).map(|files| (path.clone(), files)),
+            Found::File(path) => look(path.clone(), options.clone()).await,
             Found::Demo(_) => None,
         };
         let config = found.read(options).await?;
@@ -137,6 +137,12 @@ impl Found {
         };
         Loaded { config, file, demo, files: None }
     }
+}
+
+/// Looks at the files of a configuration, on a thread of its own like what reads them.
+async fn look(path: PathBuf, options: Options) -> Option<(PathBuf, Files)> {
+    let look = move || Files::look(&path, &options).map(|files| (path, files));
+    tokio::task::spawn_blocking(look).await.ok().flatten()
 }
 
 /// Draws what is probably not meant, for people.

@@ -47,6 +47,9 @@ enum Style {
 
 fn start_filtered(default: &str, format: LogFormat, style: Style) {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    // What watches folders logs each change in them at `trace`. Where the log itself is a file of such a folder, each
+    // of these lines would be the cause of the next one.
+    let filter = filter.add_directive(NO_NOTICES.parse().expect("a target and a level"));
     // A line that cannot be written is lost. To tell of that on standard error, as is usual, would be a panic wherever
     // something is logged: a full disk under the log, or nobody who reads it any more, would end every request.
     let logger = fmt().with_env_filter(filter).log_internal_errors(false);
@@ -61,6 +64,9 @@ fn start_filtered(default: &str, format: LogFormat, style: Style) {
         logger.map_event_format(Lines::for_people).try_init()
     };
 }
+
+/// The library that watches folders says nothing; what matters of it is logged by `folder_watch`.
+const NO_NOTICES: &str = "notify=off";
 
 /// Starts logging for a command that answers on the terminal and ends: errors only.
 pub(super) fn start_quietly() {

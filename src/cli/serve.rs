@@ -47,7 +47,11 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
             "fewer connections than max_connections: there are too few file descriptors"
         );
     }
-    let log = super::audit::open(&config, config.records())?;
+    // Files are opened beside this thread, which listens to the signals.
+    let config = Arc::new(config);
+    let settings = Arc::clone(&config);
+    let open_log = move || super::audit::open(&settings, settings.records());
+    let log = signals.end_blocking(open_log).await?;
     let handed = handover::taken_over().map_err(not_usable)?;
     let is_handed = handed.is_some();
     let (socket, operators) = match handed {
@@ -74,8 +78,12 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         let told = super::admin::tell(&config, &listener, file.as_deref());
         (listener, settings, told)
     });
-    let tls = secured(&config)?;
-    let app = App::open_for(&config, Arc::new(Host::of_the_program()), None, log);
+    let settings = Arc::clone(&config);
+    let open = move || {
+        let tls = secured(&settings)?;
+        Ok((tls, App::open_for(&settings, Arc::new(Host::of_the_program()), None, log)))
+    };
+    let (tls, app) = signals.end_blocking(open).await?;
     app.keep_keys();
     let reloader = reloading::follow(&app, files, args.allow_anonymous_network, hangups, reloads);
     // Until this function ends.

@@ -106,6 +106,18 @@ impl Signals {
         }
     }
 
+    /// Does something that may block, on a thread of its own; given up as soon as a signal says stop.
+    pub(super) async fn end_blocking<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let done = tokio::task::spawn_blocking(work);
+        let done = async {
+            done.await.unwrap_or_else(|broken| Err(Failure::Unreachable(broken.to_string())))
+        };
+        self.end(done).await
+    }
+
     /// Waits for the next one, and returns its number.
     pub(super) async fn next(&mut self) -> u8 {
         tokio::select! {

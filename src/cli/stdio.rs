@@ -35,14 +35,20 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         is_welcome(&config, client)?;
     }
     super::log::start(&config.log, &config.warnings);
-    let log = super::audit::open_for_stdio(&config)?;
+    // Files are opened beside this thread, which listens to the signals.
+    let config = Arc::new(config);
+    let settings = Arc::clone(&config);
+    let log = signals.end_blocking(move || super::audit::open_for_stdio(&settings)).await?;
     // What upstreams are opened with depends on what the client says first.
     let reading = introduction(tokio::io::stdin(), config.server.max_body);
     let (client_says, input) = tokio::select! {
         read = reading => read,
         _ = signals.next() => return Ok(()),
     };
-    let app = App::open_for(&config, Arc::new(Host::of_the_program()), Some(&client_says), log);
+    let settings = Arc::clone(&config);
+    let host = Arc::new(Host::of_the_program());
+    let open = move || Ok(App::open_for(&settings, host, Some(&client_says), log));
+    let app = signals.end_blocking(open).await?;
     let guest = match &args.client {
         None => app.gateway().enter_locally(&config.auth.anonymous_role),
         Some(name) => app.gateway().enter_as(name).ok_or_else(|| nobody(&config, name))?,

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +19,7 @@ use super::ledger::{File, Ledger, Parsed, Value};
 use super::report::{Complaint, Severity};
 use super::value;
 use crate::mcp::pattern::Pattern;
+use crate::regular_file;
 
 /// Reads the files that `include` names. What is wrong with it is told.
 pub(super) fn read(main: &File, root: &DeTable<'_>, ledger: &Ledger) -> Vec<File> {
@@ -124,10 +125,9 @@ fn display_name(
 
 /// Reads a file that was not read before.
 fn take(path: &Path, name: &str, known: &mut BTreeSet<PathBuf>) -> Parsed<String> {
-    // Opening a pipe that nobody writes to would wait for ever.
     let text = match path.metadata().is_ok_and(|about| !about.is_file()) {
         true => Err(Complaint::new("is not a file", "name files of TOML")),
-        false => text(path),
+        false => regular_file::open(path).map_err(|error| unreadable(&error)).and_then(text_of),
     };
     let text = text.map_err(|mut complaint| {
         complaint.what = format!("{name} {}", complaint.what).into();
@@ -143,22 +143,29 @@ fn take(path: &Path, name: &str, known: &mut BTreeSet<PathBuf>) -> Parsed<String
     }
 }
 
-/// Reads a file of a configuration whole.
+/// Reads the main file of a configuration whole; it may come through a pipe that Weir was started with.
 pub(super) fn text(path: &Path) -> Parsed<String> {
-    let remedy = "check the path and its permissions";
-    let unreadable = |error: io::Error| Complaint::new(format!("cannot be read: {error}"), remedy);
-    let mut file = fs::File::open(path).map_err(unreadable)?;
-    let about = file.metadata().map_err(unreadable)?;
+    text_of(regular_file::open_or_inherited(path).map_err(|error| unreadable(&error))?)
+}
+
+fn unreadable(error: &io::Error) -> Complaint {
+    Complaint::new(format!("cannot be read: {error}"), "check the path and its permissions")
+}
+
+fn text_of(file: fs::File) -> Parsed<String> {
+    let about = file.metadata().map_err(|error| unreadable(&error))?;
     if let Some(whom) = may_be_changed_by(about.mode(), about.gid(), getegid().as_raw()) {
         let what =
             format!("can be changed by {whom}, who could then start programs as Weir's user");
         return Err(Complaint::new(what, "take their right to write to it: chmod go-w"));
     }
-    let mut bytes = Vec::new();
-    file.by_ref().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(Complaint::new("is larger than 4 MiB", "check that it is the config file"));
-    }
+    let bytes =
+        regular_file::read_all(file, MAX_FILE_BYTES).map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                Complaint::new("is larger than 4 MiB", "check that it is the config file")
+            }
+            _ => unreadable(&error),
+        })?;
     String::from_utf8(bytes).map_err(|error| {
         Complaint::new(format!("is not UTF-8: {}", error.utf8_error()), "save it as UTF-8")
     })
@@ -175,7 +182,7 @@ fn may_be_changed_by(mode: u32, group: u32, ours: u32) -> Option<&'static str> {
 }
 
 /// Far more than anybody writes, far less than hurts.
-const MAX_FILE_BYTES: u64 = 4 << 20;
+pub(crate) const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// The most included files.
 const MAX_FILES: usize = 256;

@@ -6,8 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +20,7 @@ use super::report::Complaint;
 use super::secret_command::{self, Refusal, TOO_MUCH};
 use super::value;
 use super::variables::{Environment, is_name, is_not_set};
+use crate::regular_file;
 use crate::secret::Secret;
 
 /// Where secrets are fetched, and how far one may go for them.
@@ -145,21 +145,20 @@ fn from_file(t: &Table<'_>, path: &Path) -> Parsed<Secret> {
             "check the path, which starts from the folder of this file, and its permissions",
         )
     };
-    let about = fs::metadata(path).map_err(unreadable)?;
-    // Opening a pipe that nobody writes to would wait for ever.
-    if !about.is_file() {
-        return Err(Complaint::new(
+    let file = regular_file::open(path).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => Complaint::new(
             format!("{written} is not a file"),
             "name the file that holds the secret",
-        ));
-    }
+        ),
+        _ => unreadable(error),
+    })?;
+    let about = file.metadata().map_err(unreadable)?;
     let is_ours = about.uid() == geteuid().as_raw();
     if let Some((whom, mode)) = open_to(about.mode(), is_ours) {
         let what = format!("{written} is open to {whom}");
         return Err(Complaint::new(what, format!("chmod {mode} {written}")));
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + SPARE_BYTES));
-    let file = fs::File::open(path).map_err(unreadable)?;
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     to_secret(&bytes).map_err(|refusal| refusal.about(&written))
 }

@@ -25,6 +25,7 @@ use crate::json::{self, Object};
 use crate::mcp::capabilities::Capabilities;
 use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
+use crate::regular_file;
 use crate::upstream::{Settings, Source};
 
 /// The longest file that is written or read.
@@ -116,7 +117,7 @@ impl Kept {
 
     /// A file's first line, and the others.
     fn lines(&self, of: &str) -> Option<(Object, Vec<Object>)> {
-        let file = fs::File::open(self.path(of)).ok()?;
+        let file = regular_file::open(&self.path(of)).ok()?;
         if file.metadata().ok()?.len() > MAX_BYTES as u64 {
             return None;
         }

@@ -4,13 +4,15 @@
 //!
 //! Knows nothing of: who shows it.
 
-use std::fs::{self, DirBuilder};
+use std::fs::DirBuilder;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
+use zeroize::Zeroizing;
 
+use crate::regular_file;
 use crate::secret::{self, Secret};
 
 /// Where the token is in the folder of the state.
@@ -41,14 +43,14 @@ pub fn keep(state: &Path) -> io::Result<Secret> {
 pub fn read(state: &Path) -> io::Result<Secret> {
     let path = path(state);
     let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-    let metadata = fs::metadata(&path)?;
-    if metadata.mode() & 0o077 != 0 {
+    let file = regular_file::open(&path)?;
+    if file.metadata()?.mode() & 0o077 != 0 {
         return Err(bad(
             "others than its owner may read it; remove the file, and Weir makes another",
         ));
     }
-    let text = fs::read_to_string(&path)?;
-    let token = text.trim();
+    let text = Zeroizing::new(regular_file::read_all(file, MAX_BYTES)?);
+    let token = std::str::from_utf8(&text).unwrap_or_default().trim();
     let is_whole = token.len() >= MIN_LENGTH && token.bytes().all(|byte| byte.is_ascii_graphic());
     match is_whole {
         true => Ok(Secret::from(token)),
@@ -56,11 +58,14 @@ pub fn read(state: &Path) -> io::Result<Secret> {
     }
 }
 
+/// What is longer was not written here.
+const MAX_BYTES: u64 = 1_024;
 /// The shortest that is taken for a token.
 const MIN_LENGTH: usize = 32;
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

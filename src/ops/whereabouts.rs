@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use crate::hex::hex;
+use crate::regular_file;
 use crate::sha256::sha256;
 
 /// Where it is.
@@ -51,12 +52,13 @@ pub fn find(state: &Path, configuration: &str) -> Option<Whereabouts> {
 }
 
 fn read(path: &Path) -> Option<Whereabouts> {
-    let about = fs::metadata(path).ok()?;
+    let file = regular_file::open(path).ok()?;
+    let about = file.metadata().ok()?;
     let is_ours = about.uid() == geteuid().as_raw() || geteuid().is_root();
-    if !is_ours || about.mode() & 0o077 != 0 || about.len() > MAX_BYTES {
+    if !is_ours || about.mode() & 0o077 != 0 {
         return None;
     }
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    serde_json::from_slice(&regular_file::read_all(file, MAX_BYTES).ok()?).ok()
 }
 
 fn path(state: &Path, configuration: &str) -> PathBuf {

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use super::digest::Digest;
 use crate::mcp::kind::Kind;
+use crate::regular_file;
 
 /// What was approved of all upstreams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,8 +55,12 @@ pub enum BadLock {
 impl Lock {
     /// Reads a file; `None` if there is none.
     pub fn load(path: &Path) -> Result<Option<Self>, BadLock> {
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text).map(Some),
+        match regular_file::read(path, MAX_BYTES) {
+            Ok(bytes) => {
+                let text = String::from_utf8(bytes);
+                let text = text.map_err(|_| BadLock::Content("it is not UTF-8".to_owned()))?;
+                Self::parse(&text).map(Some)
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -116,7 +121,12 @@ impl Lock {
         let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder = real.parent().filter(|folder| !folder.as_os_str().is_empty());
         let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
-        file.write_all(self.to_text().as_bytes())?;
+        let text = self.to_text();
+        if text.len() as u64 > MAX_BYTES {
+            let what = format!("it would be larger than {} MiB", MAX_BYTES >> 20);
+            return Err(BadLock::Content(what));
+        }
+        file.write_all(text.as_bytes())?;
         #[cfg(unix)]
         keep(file.as_file(), std::fs::metadata(&real).ok().as_ref())?;
         file.as_file().sync_all()?;
@@ -173,6 +183,8 @@ fn quote(key: &str) -> String {
     out + "\""
 }
 
+/// Several hundred thousand definitions.
+const MAX_BYTES: u64 = 64 << 20;
 const FORMAT: i64 = 1;
 const NONE: &str = "none";
 const HEADER: &str = "\
@@ -276,5 +288,16 @@ mod tests {
             let lock = Lock { upstreams: [("hub".to_owned(), hub)].into() };
             prop_assert_eq!(Lock::parse(&lock.to_text()).ok(), Some(lock));
         }
+    }
+
+    #[test]
+    fn a_lock_file_is_a_regular_file_of_bounded_size() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let told = |path: &Path| Lock::load(path).expect_err("refused").to_string();
+        assert_eq!(told(folder.path()), "it is a folder, not a regular file");
+        let path = folder.path().join("weir.lock");
+        let file = std::fs::File::create(&path).expect("made");
+        file.set_len(MAX_BYTES + 1).expect("it has no blocks");
+        assert_eq!(told(&path), "it is larger than 67108864 bytes");
     }
 }

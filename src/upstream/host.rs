@@ -28,6 +28,7 @@ use super::dial::{Child, Command, Dial, Number, Process, Stream};
 #[cfg(target_os = "linux")]
 use super::keeper;
 use super::{shim, spawner};
+use crate::regular_file;
 
 /// How long a name may take to be looked up.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -203,6 +204,13 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 
 fn tls_connector() -> Result<TlsConnector, String> {
     let mut roots = RootCertStore::empty();
+    // What reads it would wait for a named pipe.
+    if let Some(path) = std::env::var_os("SSL_CERT_FILE")
+        && let Err(error) = regular_file::open(Path::new(&path))
+        && error.kind() == io::ErrorKind::InvalidInput
+    {
+        return Err(format!("TLS: the file that SSL_CERT_FILE names cannot be read: {error}"));
+    }
     let found = rustls_native_certs::load_native_certs();
     let (added, _) = roots.add_parsable_certificates(found.certs);
     if added == 0 {

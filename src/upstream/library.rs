@@ -10,6 +10,7 @@
 //! Knows nothing of: the gateway, protocol revisions, sessions, the library's name among the upstreams.
 
 mod attachment;
+mod beneath;
 mod body;
 mod definition;
 mod file;

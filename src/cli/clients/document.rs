@@ -5,7 +5,6 @@
 //!
 //! Knows nothing of: which keys there are.
 
-use std::io::Read;
 use std::path::Path;
 
 use jsonc_parser::ast;
@@ -13,6 +12,7 @@ use jsonc_parser::{CollectOptions, ParseOptions};
 use toml_edit::{DocumentMut, Item, TableLike};
 
 use crate::cli::failure::Failure;
+use crate::regular_file;
 
 /// What a file is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,17 +88,17 @@ pub(in crate::cli) struct Written {
 /// Reads a file. That it is not there is the caller's business: nothing is returned then.
 pub(in crate::cli) fn read(path: &Path) -> Result<Option<Written>, Failure> {
     let place = path.display();
-    let mut bytes = Vec::new();
-    let file = match std::fs::File::open(path) {
+    let file = match regular_file::open_or_inherited(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(path, &error)),
     };
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        let text = format!("{place} is larger than 64 MiB: check that it is the client's file");
-        return Err(Failure::NoConfig(text));
-    }
+    let bytes = regular_file::read_all(file, MAX_BYTES).map_err(|error| match error.kind() {
+        std::io::ErrorKind::FileTooLarge => Failure::NoConfig(format!(
+            "{place} is larger than 64 MiB: check that it is the client's file"
+        )),
+        _ => unreadable(path, &error),
+    })?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Failure::NoConfig(format!("{place} is not UTF-8 at byte {at}: save it as UTF-8"))

@@ -6,12 +6,13 @@
 //! A value is taken for a secret by the name that it has or by its shape. That errs on the safe side: a
 //! harmless value in a file of its own costs nothing.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use crate::cli::clients::variables::variable_name;
 use crate::cli::failure::Failure;
 use crate::cli::files;
+use crate::regular_file;
 
 /// Where secrets go.
 #[derive(Debug)]
@@ -70,8 +71,11 @@ impl Vault {
         let Self::Files(kept) = self else { return None };
         kept.iter().find_map(|(name, value)| {
             let path = folder.join(FOLDER).join(name);
-            let there = std::fs::read(&path).ok()?;
-            (there != value.as_bytes()).then_some(path)
+            let is_in_the_way = match regular_file::read(&path, value.len() as u64) {
+                Ok(there) => there != value.as_bytes(),
+                Err(error) => error.kind() != ErrorKind::NotFound,
+            };
+            is_in_the_way.then_some(path)
         })
     }
 
@@ -90,13 +94,16 @@ impl Vault {
         }
         for (name, value) in kept {
             let path = secrets.join(name);
-            match std::fs::read(&path) {
+            match regular_file::read(&path, value.len() as u64) {
                 // What is there may be readable for others, and is written anew all the same.
                 Ok(there) if there == value.as_bytes() => {}
-                Ok(_) => {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) if error.kind() != ErrorKind::FileTooLarge => {
+                    return Err(cannot(&path, &error));
+                }
+                Ok(_) | Err(_) => {
                     files::back_up(&path)?;
                 }
-                Err(_) => {}
             }
             write_private(&path, value).map_err(|error| cannot(&path, &error))?;
         }

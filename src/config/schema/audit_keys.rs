@@ -31,7 +31,8 @@ pub(super) fn audit() -> Key {
             "path",
             Shape::text(),
             "The file, relative to `dir` under `[state]`; `-` is standard output, but not for `weir stdio`. It is \
-             readable for its owner only. A process has its file for itself: while one writes to `audit.jsonl`, \
+             readable for its owner only. It is a regular file, or a character device such as `/dev/null`, or `/dev/stdout` or \
+             `/dev/stderr`; a named pipe is refused. A process has its file for itself: while one writes to `audit.jsonl`, \
              another one takes `audit-2.jsonl`, and so on.",
         )
         .or(default.path.display().to_string())

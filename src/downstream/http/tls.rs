@@ -8,7 +8,6 @@
 
 mod clients;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -27,6 +26,7 @@ use tracing::{info, warn};
 use zeroize::Zeroizing;
 
 use crate::policy::Certificate;
+use crate::regular_file;
 use crate::secret::Secret;
 use crate::sha256::sha256;
 use clients::{ClientCertificates, Verifier, is_signed};
@@ -193,12 +193,12 @@ struct Text {
 impl Text {
     fn read(files: &Files) -> Result<Self, Broken> {
         let read = |path: &Path| {
-            let unreadable = |error| format!("cannot be read: {}: {error}", path.display());
-            let size = fs::metadata(path).map_err(unreadable)?.len();
-            if size > MAX_FILE_BYTES {
-                return Err(format!("is too large for one: {}", path.display()));
-            }
-            fs::read(path).map_err(unreadable)
+            regular_file::read(path, MAX_FILE_BYTES).map_err(|error| match error.kind() {
+                io::ErrorKind::FileTooLarge => {
+                    format!("is too large for one: {}", path.display())
+                }
+                _ => format!("cannot be read: {}: {error}", path.display()),
+            })
         };
         let key = match &files.key {
             Key::File(path) => read(path).map_err(Broken::Key)?,
@@ -282,6 +282,8 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::hex::hex;
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};

@@ -4,13 +4,15 @@
 //! each with its line, so that a prompt that is served can be filled.
 //! Knows nothing of: the folder; the bytes of other files come from a closure.
 
+use std::collections::BTreeSet;
+
 use serde_json::value::RawValue;
 use serde_saphyr::Spanned;
 
 use super::attachment::Form;
 use super::body::{self, Role, Written};
 use super::definition::define;
-use super::fill::{Flaw, MAX_FLAWS, Template, is_name};
+use super::fill::{Flaw, MAX_FLAWS, MAX_TAGS, Template, is_name};
 use super::matter::{self, WrittenArgument, WrittenMessage};
 use super::prompt::{Argument, Content, Message, Prompt};
 
@@ -60,6 +62,7 @@ pub(super) fn parse(
         declared: &declared,
         attach,
         attached_bytes: 0,
+        tags: MAX_TAGS,
         flaws: &mut flaws,
         messages: Vec::new(),
     };
@@ -94,7 +97,8 @@ fn text_of(bytes: &[u8]) -> Result<String, Flaw> {
 }
 
 fn check_arguments(arguments: &[WrittenArgument], flaws: &mut Vec<Flaw>) {
-    for (index, argument) in arguments.iter().enumerate() {
+    let mut declared = BTreeSet::new();
+    for argument in arguments {
         let (name, line) = (&argument.name.value, line_of(&argument.name));
         if !is_name(name) {
             flaws.push(Flaw {
@@ -102,7 +106,7 @@ fn check_arguments(arguments: &[WrittenArgument], flaws: &mut Vec<Flaw>) {
                 what: format!("`{name}` cannot be the name of an argument: {NAME_RULE}"),
             });
         }
-        if arguments[..index].iter().any(|earlier| earlier.name.value == *name) {
+        if !declared.insert(name) {
             flaws.push(Flaw { line, what: format!("argument `{name}` is declared twice") });
         }
         if argument.required && argument.default.is_some() {
@@ -135,6 +139,8 @@ struct Composer<'a, 'b> {
     declared: &'a [&'a str],
     attach: &'a mut Attach<'b>,
     attached_bytes: usize,
+    /// How many tags its texts may still have.
+    tags: usize,
     flaws: &'a mut Vec<Flaw>,
     messages: Vec<Message>,
 }
@@ -165,7 +171,8 @@ impl Composer<'_, '_> {
     fn add(&mut self, role: Role, line: usize, content: Written<'_>) {
         let content = match content {
             Written::Text(text) => {
-                Content::Text(Template::parse(text, line, self.declared, self.flaws))
+                let (declared, tags) = (self.declared, &mut self.tags);
+                Content::Text(Template::parse(text, line, declared, tags, self.flaws))
             }
             Written::File { form, path } => match (self.attach)(form, path) {
                 Err(what) => return self.flaw(line, what),
@@ -288,5 +295,37 @@ mod tests {
         let long =
             format!("---\ndescription: {}\n---\ntext", "x".repeat(MAX_DESCRIPTION_BYTES + 1));
         assert_eq!(flaws(&long), [(1, "the description is larger than 16 KiB".to_owned())]);
+    }
+
+    #[test]
+    fn a_file_takes_time_in_proportion_to_its_size_whatever_is_in_it() {
+        let body = "---\narguments:\n- name: a\n---\n";
+        let tags =
+            ["{{a}}", "{{a}}\n", "{{", "{{a", "{{b}}", "{{#a}}", "{{#a}}{{/a}}", "{{#a}} \n"];
+        let texts = ["\\", "\\{{", "\\\\{{a}}", "}}", " ", "\n", "[", "```\n", "![x](a.png)\n"];
+        let roles = ["<!-- role: user -->\n", "<!-- role: user -->\nx\n"];
+        let in_body = tags.into_iter().chain(texts).chain(roles).map(|unit| (body, unit));
+        let lists = [("---\n", "# c\n"), ("---\narguments:\n", "- name: a\n")];
+        let scalars =
+            [("---\ndescription: ", "x"), ("---\ndescription: |\n", "  x\n"), ("---\n", "[")];
+        let messages = [("---\nmessages:\n", "- text: x\n"), ("---\nmessages:\n- text: ", "{{a}}")];
+        for (head, unit) in in_body.chain(lists).chain(scalars).chain(messages) {
+            let took = |bytes: usize| {
+                let mut source = head.to_owned();
+                source.extend(std::iter::repeat_n(unit, (bytes - head.len()) / unit.len()));
+                let begin = std::time::Instant::now();
+                let _ = read(&source);
+                let _ = read(&format!("{source}\n---\ntext"));
+                begin.elapsed()
+            };
+            // The quickest of some, since other tests run beside this one.
+            let quickest = |bytes| (0..3).map(|_| took(bytes)).min().unwrap();
+            // What was quadratic is shown at the largest size of a file.
+            let size = if unit == "{{a}}" { 1 << 20 } else { 256 << 10 };
+            let (small, large) = (quickest(size / 16), quickest(size));
+            // 16 times as much takes 16 times as long; a step for each pair of bytes would take 256 times.
+            let slack = std::time::Duration::from_millis(100);
+            assert!(large < 64 * small + slack, "{unit:?}: {small:?}, then {large:?}");
+        }
     }
 }

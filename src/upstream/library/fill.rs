@@ -5,7 +5,7 @@
 //! argument says is never expanded again, whatever braces it holds.
 //!
 //! The whole language: `{{name}}`, `{{#name}}…{{/name}}` (shown when the argument has a text) and
-//! `\{{` for two literal braces.
+//! `\{{` for two literal braces. Parsing takes time in proportion to the text.
 //! Knows nothing of: files, messages, JSON.
 
 use std::collections::BTreeMap;
@@ -35,16 +35,18 @@ pub(super) struct Flaw {
 pub(super) struct TooLong;
 
 impl Template {
-    /// Parses a text whose first line is `first_line` of its file, and notes every mistake in `flaws`.
-    /// The template is only worth something if none was added.
+    /// Parses a text whose first line is `first_line` of its file, takes its tags from the `tags` that
+    /// the prompt may still have, and notes every mistake in `flaws`. The template is only worth something
+    /// if none was added.
     pub(super) fn parse(
         text: &str,
         first_line: usize,
         declared: &[&str],
+        tags: &mut usize,
         flaws: &mut Vec<Flaw>,
     ) -> Template {
-        Parser { text, first_line, declared, flaws, at: 0, parts: Vec::new(), open: Vec::new() }
-            .run()
+        let (parts, open) = (Vec::new(), Vec::new());
+        Parser { text, first_line, declared, tags, flaws, at: 0, parts, open }.run()
     }
 
     /// Appends the filled text to `out`, which may not grow beyond `max` bytes: a short template that
@@ -99,6 +101,7 @@ struct Parser<'a> {
     text: &'a str,
     first_line: usize,
     declared: &'a [&'a str],
+    tags: &'a mut usize,
     flaws: &'a mut Vec<Flaw>,
     at: usize,
     parts: Vec<Part>,
@@ -114,7 +117,10 @@ struct Open {
 
 impl Parser<'_> {
     fn run(mut self) -> Template {
-        while let Some(found) = self.text[self.at..].find(OPEN) {
+        // Whoever reads no further flaws needs no further parts.
+        while self.flaws.len() < MAX_FLAWS
+            && let Some(found) = self.text[self.at..].find(OPEN)
+        {
             let braces = self.at + found;
             let literal = &self.text[self.at..braces];
             // As in a shell: each pair of backslashes is one, and one that is left over takes the
@@ -140,8 +146,14 @@ impl Parser<'_> {
 
     /// Reads one tag; `self.at` stands behind its opening braces.
     fn tag(&mut self, braces: usize) {
-        let line_end = self.text[self.at..].find('\n').map_or(self.text.len(), |end| self.at + end);
-        let Some(length) = self.text[self.at..line_end].find(CLOSE) else {
+        let Some(tags) = self.tags.checked_sub(1) else {
+            self.at = self.text.len();
+            return self.flaw(braces, format!("a prompt has at most {MAX_TAGS} tags of arguments"));
+        };
+        *self.tags = tags;
+        // Only up to the tag's own end: a long line would be read again for each tag in it.
+        let rest = &self.text[self.at..];
+        let Some(length) = rest.find(CLOSE).filter(|length| !rest[..*length].contains('\n')) else {
             return self.flaw(braces, format!("`{{{{` without `}}}}` on its line; {LITERAL}"));
         };
         let inside = self.text[self.at..self.at + length].trim();
@@ -156,7 +168,8 @@ impl Parser<'_> {
                     "`{{{{{inside}}}}}`: there is no argument `{name}` in the front matter; {LITERAL}"
                 )
             } else {
-                format!("`{{{{{inside}}}}}` does not name an argument; {LITERAL}")
+                let shown: String = inside.chars().take(MAX_NAME_BYTES).collect();
+                format!("`{{{{{shown}}}}}` does not name an argument; {LITERAL}")
             };
             return self.flaw(braces, what);
         }
@@ -236,6 +249,8 @@ const LITERAL: &str = "write `\\{{` for two literal braces";
 
 /// What the protocol's limits give a name.
 const MAX_NAME_BYTES: usize = 128;
+/// The tags of one prompt. Each becomes a part that is kept, and takes several times the bytes of its text.
+pub(super) const MAX_TAGS: usize = 1000;
 /// Sections within sections; filling recurses this deep at most.
 const MAX_DEPTH: usize = 8;
 /// Enough for a writer to see what is wrong, and a bound on counting lines for a file full of braces.
@@ -250,7 +265,7 @@ mod tests {
 
     fn parse(text: &str) -> Result<Template, Vec<Flaw>> {
         let mut flaws = Vec::new();
-        let template = Template::parse(text, 1, &DECLARED, &mut flaws);
+        let template = Template::parse(text, 1, &DECLARED, &mut MAX_TAGS.clone(), &mut flaws);
         if flaws.is_empty() { Ok(template) } else { Err(flaws) }
     }
 
@@ -338,6 +353,13 @@ mod tests {
             Err(TooLong)
         );
         assert!(out.len() <= 5000);
+    }
+
+    #[test]
+    fn the_tags_of_a_prompt_are_bounded() {
+        assert!(parse(&"{{code}}".repeat(MAX_TAGS)).is_ok());
+        let too_many = format!("{}\n{{{{code}}}}{{{{code}}}}", "{{code}}".repeat(MAX_TAGS));
+        assert_eq!(flaws(&too_many), [(2, "a prompt has at most 1000 tags of arguments".into())]);
     }
 
     proptest! {

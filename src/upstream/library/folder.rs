@@ -1,15 +1,22 @@
 //! The folder on the disk: the only place that opens a file.
 //!
 //! Promises that no byte comes from outside the folder, whatever a prompt's text, a link in the file
-//! system or a `..` says; that no file and no folder can be larger than the bounds; and that it has
-//! noted, of every file it was asked for, what to compare to see that the file has changed.
+//! system or a `..` says, and whatever is exchanged in the folder while it is read; that nothing in it
+//! can block the thread that reads; that no file and no folder can be larger than the bounds; and that it
+//! has noted, of every file it was asked for, what to compare to see that the file has changed.
 //! Knows nothing of: what is in the files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
+
+use rustix::fs::{Dir, Mode, OFlags, open};
+
+use super::beneath::{self, NotOpened};
 
 /// What tells one state of a file from another; `None` where there is no file to be seen.
 type Stamp = Option<(u64, SystemTime)>;
@@ -23,7 +30,9 @@ pub(super) struct Stamps {
 
 /// The folder during one reading of it.
 pub(super) struct Folder {
-    /// With every link resolved, as what a file's resolved path is compared with.
+    /// Files are listed and opened relative to it, so a path that leads elsewhere by now changes nothing.
+    descriptor: OwnedFd,
+    /// Its path with every link resolved.
     root: PathBuf,
     bytes_left: u64,
     stamps: Stamps,
@@ -33,10 +42,9 @@ impl Folder {
     /// Finds the folder, and resolves the links on the way to it.
     pub(super) fn open(dir: &Path) -> io::Result<Folder> {
         let root = fs::canonicalize(dir)?;
-        if !root.is_dir() {
-            return Err(io::Error::from(io::ErrorKind::NotADirectory));
-        }
-        Ok(Folder { root, bytes_left: MAX_FOLDER_BYTES, stamps: Stamps::default() })
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = open(&root, flags, Mode::empty())?;
+        Ok(Folder { descriptor, root, bytes_left: MAX_FOLDER_BYTES, stamps: Stamps::default() })
     }
 
     /// The folder's own name, for telling one library's files from another's.
@@ -51,15 +59,12 @@ impl Folder {
     /// Names with a dot in front are an editor's or a tool's own, `README.md` is for people.
     pub(super) fn prompt_files(&self) -> io::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
-        for entry in fs::read_dir(&self.root)? {
-            let Ok(name) = entry?.file_name().into_string() else {
-                continue;
-            };
-            if name.ends_with(".md")
-                && !name.starts_with('.')
-                && !name.eq_ignore_ascii_case("readme.md")
+        for entry in Dir::read_from(&self.descriptor)? {
+            let entry = entry?;
+            if let Ok(name) = entry.file_name().to_str()
+                && is_prompt_file(name)
             {
-                names.insert(name);
+                names.insert(name.to_owned());
             }
             if names.len() > MAX_PROMPT_FILES + 1 {
                 names.pop_last();
@@ -84,19 +89,15 @@ impl Folder {
     }
 
     fn read(&mut self, path: &str, within: &Path) -> Result<Vec<u8>, String> {
-        let real = fs::canonicalize(self.root.join(within))
-            .map_err(|error| format!("`{path}`: {error}"))?;
-        if !real.starts_with(&self.root) {
-            return Err(format!("`{path}` leads out of the folder"));
-        }
-        // Looked at before it is opened: opening a pipe would wait for a writer.
-        if !real.is_file() {
-            return Err(format!("`{path}` is not a file"));
-        }
+        let opened = beneath::open(&self.descriptor, &self.root, within);
+        let file = opened.map_err(|why| match why {
+            NotOpened::Outside => format!("`{path}` leads out of the folder"),
+            NotOpened::NotAFile => format!("`{path}` is not a file"),
+            NotOpened::System(error) => format!("`{path}`: {}", io::Error::from(error)),
+        })?;
         let mut bytes = Vec::new();
-        fs::File::open(&real)
-            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
-            .map_err(|error| format!("`{path}`: {error}"))?;
+        let read = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
+        read.map_err(|error| format!("`{path}`: {error}"))?;
         let length = bytes.len() as u64;
         if length > MAX_FILE_BYTES {
             return Err(format!("`{path}` is larger than {} KiB", MAX_FILE_BYTES >> 10));
@@ -114,6 +115,19 @@ impl Folder {
     pub(super) fn into_stamps(self) -> Stamps {
         self.stamps
     }
+}
+
+impl Stamps {
+    /// Whether a reading depends on the content of files of this name.
+    pub(super) fn concern(&self, name: &OsStr) -> bool {
+        name.to_str().is_some_and(is_prompt_file)
+            || self.attachments.keys().any(|path| path.file_name() == Some(name))
+    }
+}
+
+/// Whether a file of the folder itself is a prompt by its name.
+fn is_prompt_file(name: &str) -> bool {
+    name.ends_with(".md") && !name.starts_with('.') && !name.eq_ignore_ascii_case("readme.md")
 }
 
 /// The state that the folder is in now, as far as a reading that left `last` would notice.
@@ -252,5 +266,107 @@ mod tests {
         fs::write(dir.path().join("a.md"), "a").unwrap();
         fs::remove_file(dir.path().join("b.md")).unwrap();
         assert!(!look().prompts.contains_key(Path::new("b.md")));
+    }
+
+    /// Exchanges two names within a folder again and again while `read` runs, which is given up after a while.
+    #[cfg(target_os = "linux")]
+    fn while_exchanged(dir: &Path, names: [&str; 2], read: impl FnOnce() + Send + 'static) {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let [one, other] = names.map(|name| dir.join(name));
+        let (ended, wait) = std::sync::mpsc::channel();
+        let reading = std::thread::spawn(move || {
+            read();
+            let _ = ended.send(());
+        });
+        let begin = std::time::Instant::now();
+        while let Err(std::sync::mpsc::TryRecvError::Empty) = wait.try_recv() {
+            assert!(begin.elapsed().as_secs() < 60, "the reading thread is blocked");
+            renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+        }
+        reading.join().unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_folder_that_is_exchanged_with_a_link_while_it_is_read_gives_no_outside_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("inner");
+        for (folder, text) in [("inner/sub", "inside"), ("outside", "outside")] {
+            fs::create_dir_all(dir.path().join(folder)).unwrap();
+            fs::write(dir.path().join(folder).join("a.txt"), text).unwrap();
+        }
+        let exchanged = inner.clone();
+        for link in ["../outside".to_owned(), dir.path().join("outside").display().to_string()] {
+            std::os::unix::fs::symlink(link, inner.join("link")).unwrap();
+            let inner = inner.clone();
+            while_exchanged(&exchanged, ["sub", "link"], move || {
+                let mut texts = 0;
+                for _ in 0..20_000 {
+                    if let Ok(text) = Folder::open(&inner).unwrap().read_attachment("sub/a.txt") {
+                        assert_eq!(String::from_utf8(text).unwrap(), "inside");
+                        texts += 1;
+                    }
+                }
+                assert!(texts > 0, "some of the reads met the folder itself");
+            });
+            // Whichever of the two is the link now.
+            if fs::remove_file(exchanged.join("link")).is_err() {
+                fs::rename(exchanged.join("link"), exchanged.join("folder")).unwrap();
+                fs::remove_file(exchanged.join("sub")).unwrap();
+                fs::rename(exchanged.join("folder"), exchanged.join("sub")).unwrap();
+            }
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_that_is_exchanged_with_a_named_pipe_while_it_is_read_blocks_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a.md"), "text").unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status();
+        assert!(pipe.unwrap().success());
+        let folder = dir.path().to_owned();
+        while_exchanged(dir.path(), ["a.md", "pipe"], move || {
+            for _ in 0..20_000 {
+                match Folder::open(&folder).unwrap().read_prompt("a.md") {
+                    Ok(text) => assert_eq!(text, b"text"),
+                    Err(what) => assert_eq!(what, "`a.md` is not a file"),
+                }
+            }
+        });
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_that_leads_back_into_the_folder_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("inner");
+        fs::create_dir_all(inner.join("sub")).unwrap();
+        fs::write(inner.join("sub/a.txt"), "text").unwrap();
+        let link = |to: &Path, name: &str| {
+            std::os::unix::fs::symlink(to, inner.join(name)).unwrap();
+        };
+        link(&inner.join("sub"), "absolute");
+        link(Path::new("../inner/sub"), "around");
+        let mut folder = Folder::open(&inner).unwrap();
+        for path in ["absolute/a.txt", "around/a.txt"] {
+            assert_eq!(folder.read_attachment(path).unwrap(), b"text", "{path}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status();
+        assert!(pipe.unwrap().success());
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        let mut folder = Folder::open(dir.path()).unwrap();
+        for name in ["pipe", "socket"] {
+            assert_eq!(
+                folder.read_attachment(name).unwrap_err(),
+                format!("`{name}` is not a file")
+            );
+        }
     }
 }

@@ -5,12 +5,10 @@
 //! sub-folders, and in a folder that was put in the place of the one that is watched.
 //! Knows nothing of: what is in the files.
 
+use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::watch;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -19,13 +17,14 @@ use tokio_util::sync::CancellationToken;
 use super::Library;
 use super::folder;
 use super::shelf::Shelf;
+use crate::folder_watch::FolderWatch;
 
 /// Keeps a library as its folder is.
 pub(super) struct Watch {
     library: Library,
     /// Moved by the kernel's events: no payload, so a burst is one change.
     events: watch::Sender<()>,
-    kernel: Option<RecommendedWatcher>,
+    kernel: Option<FolderWatch>,
     has_vanished: bool,
 }
 
@@ -42,7 +41,7 @@ struct Round {
     /// A new reading, if there was reason for one.
     shelf: Option<Shelf>,
     /// Another watcher, if the one at hand is none or has missed something.
-    kernel: Option<RecommendedWatcher>,
+    kernel: Option<FolderWatch>,
 }
 
 impl Watch {
@@ -97,12 +96,12 @@ impl Watch {
         spawn_blocking(move || {
             let (dir, last) = (&library.inner.dir, library.shelf());
             // Listening begins before looking, so that no change falls in between.
-            let kernel = if deaf { listen(dir, events.clone()) } else { None };
+            let kernel = if deaf { listen(&library, events.clone()) } else { None };
             // What was changed before the kernel was listening may look the same: clocks of files are coarse.
             if !told && kernel.is_none() && folder::look(dir, last.stamps())? == *last.stamps() {
                 return Ok(Round { shelf: None, kernel });
             }
-            let kernel = if told || deaf { kernel } else { listen(dir, events) };
+            let kernel = if told || deaf { kernel } else { listen(&library, events) };
             Ok(Round { shelf: Some(Shelf::read(dir, Some(&last))?), kernel })
         })
         .await
@@ -133,25 +132,12 @@ impl Watch {
     }
 }
 
-/// Has the kernel move `events` when something happens in the folder; looking must do where it cannot.
-/// Sub-folders are left to the look: a folder may hold a whole working tree, and watches are scarce.
-fn listen(dir: &Path, events: watch::Sender<()>) -> Option<RecommendedWatcher> {
-    let heard = move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| !is_change(event.kind)) {
-            return;
-        }
-        events.send_replace(());
-    };
-    let watcher = notify::recommended_watcher(heard).and_then(|mut watcher| {
-        watcher.watch(dir, RecursiveMode::NonRecursive)?;
-        Ok(watcher)
-    });
-    watcher.inspect_err(|error| tracing::debug!(dir = %dir.display(), %error, "the kernel does not watch the prompt folder")).ok()
-}
-
-/// The kernel also tells that files are opened: reading the folder would be followed by reading it again.
-fn is_change(kind: EventKind) -> bool {
-    !matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
+/// Has the kernel give notice of changes in the folder itself.
+fn listen(library: &Library, events: watch::Sender<()>) -> Option<FolderWatch> {
+    let dir = library.inner.dir.clone();
+    let library = library.clone();
+    let is_asked_about = move |name: &OsStr| library.shelf().stamps().concern(name);
+    FolderWatch::start([&*dir], is_asked_about, events)
 }
 
 /// Editors write a file in several steps, and a checkout writes many files.
@@ -279,9 +265,21 @@ mod tests {
     }
 
     #[test]
-    fn reading_the_folder_is_not_taken_for_a_change() {
-        assert!(!is_change(EventKind::Access(AccessKind::Open(AccessMode::Any))));
-        assert!(is_change(EventKind::Access(AccessKind::Close(AccessMode::Write))));
-        assert!(is_change(EventKind::Other));
+    fn a_file_that_a_prompt_uses_gives_notice_when_it_is_written_and_a_log_is_none_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a.md"), "---\n---\n<!-- embed: used.txt -->").unwrap();
+        fs::write(dir.path().join("used.txt"), "text").unwrap();
+        fs::write(dir.path().join("weir.log"), "").unwrap();
+        let library = Library::open(dir.path()).unwrap();
+        let (events, told) = watch::channel(());
+        let _kernel = listen(&library, events).unwrap();
+        fs::write(dir.path().join("used.txt"), "more").unwrap();
+        let begin = std::time::Instant::now();
+        while !told.has_changed().unwrap() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "there is a notice of `used.txt`");
+            std::thread::yield_now();
+        }
+        let concern = |name: &str| library.shelf().stamps().concern(name.as_ref());
+        assert_eq!(["a.md", "used.txt", "weir.log"].map(concern), [true, true, false]);
     }
 }
