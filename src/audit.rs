@@ -34,7 +34,6 @@ use tokio::time::Instant;
 pub use chain::Chain;
 pub use file::{CannotOpen, family};
 pub use line::{Line, SessionMark, quoted};
-pub use params::trace_id;
 pub use record::{Decision, Ending, Outcome, Record, Unrecorded};
 pub use writer::Writer;
 

@@ -43,7 +43,6 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
 use crate::mcp::revision::Revision;
-use crate::mcp::task::restore_related;
 use crate::pins::{Change, Pins};
 use crate::policy::limits::Permit;
 use crate::policy::role::Role;
@@ -61,7 +60,7 @@ pub use meters::{End, Hit, Meters, Reason, Timing};
 use parking::Parking;
 pub use rounds::Round;
 pub use subscriptions::{MAX_SUBSCRIPTIONS, Subscribed, Subscriptions};
-use tasks::Handles;
+use tasks::{Dressing, Handles};
 
 /// How long a list may be kept where no upstream says less. Changes are told of anyway.
 const LIST_TTL: Duration = Duration::from_secs(60);
@@ -332,7 +331,7 @@ impl Guest {
             Fault::Request(bad.to_string())
         })?;
         let call = ask.call(&target.own, caller);
-        self.call(target, call).await
+        self.call(target, call, None).await
     }
 
     /// Asks about a call that goes on, which the ask names by its handle. Whoever may not call the tool
@@ -341,21 +340,28 @@ impl Guest {
         let task = self.open_task(&ask.key, caller.revision.era());
         let (task, target) = task.ok_or(Fault::NoSuchTask)?;
         self.record_found(&target);
-        let call = ask.call(&task.own, caller);
-        self.call(&target, call).await
+        let handle = ask.key.clone();
+        let mut call = ask.call(&task.own, caller);
+        call.scope = Some(task.scope);
+        self.call(&target, call, Some(&handle)).await
     }
 
-    async fn call(&self, target: &catalog::Target, mut call: Box<Call>) -> Result<Went, Fault> {
+    /// Sends a call; `about` is the handle of the task that it is about.
+    async fn call(
+        &self,
+        target: &catalog::Target,
+        mut call: Box<Call>,
+        about: Option<&str>,
+    ) -> Result<Went, Fault> {
         self.record_sending().await?;
         let name = &target.upstream;
         let may_name_a_task = call.method == Method::CallTool || call.method.is_about_a_task();
-        let era = call.caller.revision.era();
-        let dressing = may_name_a_task.then(|| self.names(name, &target.key, era));
+        let mut dressing = may_name_a_task.then(|| Dressing::new(self, target, &call, about));
         // Before and after that revision nothing says what it is related to.
-        if let Some(dressing) = &dressing
+        if let Some(dressing) = &mut dressing
             && call.caller.revision == Revision::V2025_11_25
         {
-            restore_related(&mut call.params, dressing);
+            dressing.relate(&mut call);
             call.caller.notes = call.caller.notes.naming(Arc::new(dressing.clone()));
         }
         let watch =
@@ -420,13 +426,17 @@ fn unfit(upstream: &UpstreamName, unfit: Unfit, record: &Record) -> Fault {
 fn fault(upstream: &UpstreamName, cause: upstream::Error) -> Fault {
     match &cause {
         // That it is down has been told once, and stays true for many calls.
-        upstream::Error::Unavailable(_) | upstream::Error::Busy { .. } => {
+        upstream::Error::Unavailable(_)
+        | upstream::Error::Busy { .. }
+        | upstream::Error::NoSuchTask => {
             tracing::debug!(%upstream, %cause, "a call has no reply");
         }
         _ => tracing::warn!(%upstream, %cause, "a call has no reply"),
     }
     match cause {
         upstream::Error::Busy { retry_after } => Fault::TooBusy { retry_after },
+        upstream::Error::Crowded => Fault::TooManyWaiting,
+        upstream::Error::NoSuchTask => Fault::NoSuchTask,
         cause => Fault::Upstream { upstream: upstream.clone(), cause },
     }
 }

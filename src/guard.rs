@@ -276,17 +276,17 @@ impl Watch {
         allowed: &Allowance,
         tell: impl FnOnce(Findings) + Send + 'static,
     ) -> Result<Reply, Unfit> {
-        let Reply { era, outcome } = reply;
+        let Reply { era, scope, outcome } = reply;
         let body = match outcome {
             Outcome::Result(Body::Arriving(pieces)) if self.only_tells() => {
                 let pieces = self.read_along(pieces, Growing::new(&allowed.budget), tell);
-                return Ok(Reply { era, outcome: Outcome::Result(Body::Arriving(pieces)) });
+                return Ok(Reply { era, scope, outcome: Outcome::Result(Body::Arriving(pieces)) });
             }
             Outcome::Result(body) => body,
             Outcome::Error(error) => {
                 let (new, findings) = self.judge(&error, None)?;
                 tell(findings);
-                return Ok(Reply { era, outcome: Outcome::Error(new.unwrap_or(error)) });
+                return Ok(Reply { era, scope, outcome: Outcome::Error(new.unwrap_or(error)) });
             }
         };
         let (text, read) = match body {
@@ -303,7 +303,7 @@ impl Watch {
             (None, Err(_)) => Body::Whole(text),
         };
         tell(findings);
-        Ok(Reply { era, outcome: Outcome::Result(body) })
+        Ok(Reply { era, scope, outcome: Outcome::Result(body) })
     }
 
     /// Whether nothing of a reply is rewritten or refused, whatever is found in it.

@@ -21,6 +21,7 @@ pub mod question;
 pub mod revision;
 pub mod shape;
 pub mod task;
+pub mod trace_context;
 pub mod visits;
 
 /// Members of `_meta` that the protocol reserves and Weir owns.

@@ -71,7 +71,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::{HeaderMap, Uri};
+use hyper::{HeaderMap, StatusCode, Uri};
 
 use crate::hex::hex;
 use crate::json::Object;
@@ -397,19 +397,34 @@ pub struct Listing {
 /// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not connected, or turned away unheard. Nothing was executed.
+    /// Not connected, or refused as the protocol refuses what is not executed. The call was not carried out.
     #[error("not connected: {0}")]
     Unavailable(String),
-    /// Too many calls are under way, and nothing was sent; or too many wait for their clients' answers, and
-    /// the call that was to be one more was cancelled.
+    /// The call names a task that began in another process or session. Nothing was sent.
+    #[error("the process or session in which the task began has ended")]
+    NoSuchTask,
+    /// Too many calls are under way, and nothing was sent.
     #[error("too many calls under way")]
     Busy {
         /// When to try again.
         retry_after: Duration,
     },
+    /// The server wants input for the call, and too many calls wait for input: the call was cancelled after it
+    /// had begun.
+    #[error("too many questions wait for their answers")]
+    Crowded,
     /// The connection broke before the reply was there; the call may have run.
     #[error("the connection broke: {0}")]
     Broke(String),
+    /// The server answered with an HTTP status that is no success. The call was sent, and may have run: who
+    /// answers may be a proxy that has lost the server's own response.
+    #[error("it answered with HTTP {status}")]
+    HttpStatus {
+        /// Which: 401, 403, 429 or 5xx.
+        status: StatusCode,
+        /// When the server wants to be asked again, if it says so: not before this time.
+        retry_after: Option<Duration>,
+    },
     /// No reply in time; the call was cancelled, and may have run.
     #[error("no answer within {} s", moment::seconds(*.0))]
     TimedOut(Duration),

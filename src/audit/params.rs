@@ -1,4 +1,4 @@
-//! What is told of a request's own words: its arguments, and the trace that it names.
+//! What is told of a request's arguments.
 //!
 //! Promises: what is told has a bound, however much a client sends.
 //!
@@ -43,48 +43,12 @@ pub(super) fn arguments(choice: Arguments, method: &str, params: &Object) -> Opt
     Some(out.into())
 }
 
-/// The trace's id in a `traceparent`: version, trace, parent and flags, in lower-case hexadecimal digits, of
-/// which the ids are not all zeros and the version is not `ff`.
-pub fn trace_id(traceparent: &str) -> Option<Box<str>> {
-    let is_hex = |text: &str, length: usize| {
-        text.len() == length
-            && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-    };
-    let is_id = |text: &str, length| is_hex(text, length) && text.bytes().any(|byte| byte != b'0');
-    let mut parts = traceparent.split('-');
-    let (version, trace, parent, flags) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let is_good = is_hex(version, 2) && version != "ff" && is_id(trace, 32) && is_id(parent, 16);
-    // Later versions may have more behind the flags.
-    let is_whole = is_hex(flags, 2) && (version != "00" || parts.next().is_none());
-    (is_good && is_whole).then(|| trace.into())
-}
-
 /// The most bytes of arguments that are told in full.
 const MAX_ARGUMENTS_BYTES: usize = 16 * 1_024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_trace_is_told_if_its_parent_is_well_formed() {
-        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-        for (text, expected) in [
-            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Some(trace)),
-            ("01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", Some(trace)),
-            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", None),
-            ("ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", None),
-            ("00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", None),
-            ("00-00000000000000000000000000000000-00f067aa0ba902b7-01", None),
-            ("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", None),
-            ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7", None),
-            ("", None),
-            ("x\r\ny", None),
-        ] {
-            assert_eq!(trace_id(text).as_deref(), expected, "{text}");
-        }
-    }
 
     #[test]
     fn arguments_are_told_as_it_is_chosen() {

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::line::{Line, Moment, SessionMark, Told, Who, Word};
-use super::params::{arguments, trace_id};
+use super::params::arguments;
 use super::writer::{Entry, Place};
 use super::{OnError, PATIENCE, Shared, Wire};
 use crate::json::Object;
@@ -25,6 +25,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::operation::Operation;
 use crate::mcp::revision::Revision;
+use crate::mcp::trace_context::{TRACEPARENT, trace_id};
 use crate::trail;
 
 /// The record of one request. Cheap to clone; all clones are the same record.
@@ -481,6 +482,3 @@ fn word(known: Option<&'static str>, text: &str) -> Word {
 fn verb(method: &str) -> Word {
     word(["POST", "GET", "DELETE"].into_iter().find(|it| *it == method), method)
 }
-
-/// The member of `_meta` that names a trace, as the header does.
-const TRACEPARENT: &str = "traceparent";

@@ -122,6 +122,7 @@ fn failure(house: &House, key: &str, fault: Fault) -> Failure {
             "{key}: the guard refuses the reply of `{upstream}`: {found}"
         )),
         Fault::Request(text) => Failure::Usage(text),
+        fault @ Fault::TaskIdTooLong { .. } => Failure::Answered(format!("{key}: {fault}")),
         Fault::NoSuchTask => Failure::Usage("there is no such task".to_owned()),
         Fault::Unrecorded => Failure::Unreachable("the request cannot be recorded".to_owned()),
         Fault::TooBusy { .. } | Fault::TooManyWaiting => {

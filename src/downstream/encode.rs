@@ -21,7 +21,7 @@ use crate::mcp::kind::{Kind, RESOURCE_UPDATED, Topic};
 use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::question::VISIT_DONE;
-use crate::mcp::task::TOLD_TO_OWNERS;
+use crate::mcp::task::{MAX_TASK_ID_BYTES, TOLD_TO_OWNERS};
 use crate::moment;
 use crate::rpc::{self, code};
 use crate::upstream;
@@ -148,14 +148,21 @@ pub(super) fn too_busy(retry_after: Duration) -> Refused {
     // Whoever waits so long has waited long enough: rounded up.
     let milliseconds = retry_after.as_nanos().div_ceil(1_000_000);
     let text = format!("too many requests: try again in {milliseconds} ms");
+    later(StatusCode::TOO_MANY_REQUESTS, own_code::TOO_BUSY, text, retry_after)
+}
+
+/// An error that says when the client may try again.
+fn later(status: StatusCode, code: i64, text: String, retry_after: Duration) -> Refused {
+    let milliseconds = retry_after.as_nanos().div_ceil(1_000_000);
     let data = format!("{{\"retryAfterMs\":{milliseconds}}}");
-    let error = rpc::Error { data: Some(data.into()), ..rpc::Error::new(own_code::TOO_BUSY, text) };
-    Refused { error, status: StatusCode::TOO_MANY_REQUESTS, retry_after: Some(retry_after) }
+    let error = rpc::Error { data: Some(data.into()), ..rpc::Error::new(code, text) };
+    Refused { error, status, retry_after: Some(retry_after) }
 }
 
 /// A call asked for something and there was no place for it to wait for the answer.
 pub(super) fn too_many_waiting() -> Refused {
-    let text = "too many calls of this client wait for its answers: this one was cancelled after it had begun";
+    let text =
+        "too many calls wait for their clients' answers: this one was cancelled after it had begun";
     Refused::new(StatusCode::OK, own_code::TOO_BUSY, text)
 }
 
@@ -173,8 +180,12 @@ pub(super) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> R
     match cause {
         Error::Unavailable(_) => refused(
             own_code::UNAVAILABLE,
-            format!("upstream {name} is unavailable; nothing was sent to it; try again later"),
+            format!(
+                "upstream {name} is unavailable; the request was not carried out; try again later"
+            ),
         ),
+        Error::NoSuchTask => refused(code::INVALID_PARAMS, "Task not found".to_owned()),
+        Error::HttpStatus { status, retry_after } => http_status(name, *status, *retry_after),
         Error::Broke(_) => refused(
             own_code::UNAVAILABLE,
             format!(
@@ -186,12 +197,27 @@ pub(super) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> R
             format!("upstream {name} did not answer within {} s", moment::seconds(*limit)),
         ),
         Error::Busy { retry_after } => too_busy(*retry_after),
+        Error::Crowded => too_many_waiting(),
         Error::TooLarge(limit) => too_large(&format!("upstream {name}"), *limit),
         Error::NoRoom => no_room(&format!("upstream {name}")),
         Error::Undeclared(_) => {
             broken(&format!("upstream {name} asks for what the client did not declare"))
         }
         Error::Protocol(_) => broken(&format!("upstream {name} broke the protocol")),
+    }
+}
+
+/// An upstream answered a call with an HTTP status alone. The call was sent, so whether it was carried out is not
+/// known; when the upstream wants to be asked again, its client is told.
+fn http_status(name: &UpstreamName, status: StatusCode, retry_after: Option<Duration>) -> Refused {
+    let number = status.as_u16();
+    let text = format!(
+        "upstream {name} answered with HTTP {number}; the request may have been carried out"
+    );
+    match retry_after {
+        Some(after) if number == 429 => later(status, own_code::TOO_BUSY, text, after),
+        Some(after) if number == 503 => later(status, own_code::UNAVAILABLE, text, after),
+        _ => Refused::new(StatusCode::OK, own_code::UNAVAILABLE, text),
     }
 }
 
@@ -264,6 +290,14 @@ pub(super) fn refused(upstream: &UpstreamName, found: &Findings) -> Refused {
     broken(&format!("the reply of upstream {upstream} is refused here: {found}"))
 }
 
+/// A call has begun a task that its client cannot name. It goes on at the upstream.
+pub(super) fn task_id_too_long(upstream: &UpstreamName) -> Refused {
+    broken(&format!(
+        "upstream {upstream} has begun a task whose id has more than {MAX_TASK_ID_BYTES} bytes, \
+         so it cannot be asked about; it may go on there"
+    ))
+}
+
 /// A reply that cannot be passed on.
 pub(super) fn broken(text: &str) -> Refused {
     Refused::new(StatusCode::OK, code::INTERNAL_ERROR, text)
@@ -320,6 +354,49 @@ mod tests {
         assert_eq!(read(r#"{"cursor":null}"#), Ok(None));
         assert_eq!(read(r#"{"cursor":""}"#), Ok(Some(String::new())));
         assert_eq!(read(r#"{"cursor":7}"#), Err(code::INVALID_PARAMS));
+    }
+
+    /// Whether a text says that the call was not carried out, that it may have been, or neither.
+    fn claim(text: &str) -> &'static str {
+        let undone = ["not carried out", "nothing was sent"];
+        match text {
+            text if undone.iter().any(|undone| text.contains(undone)) => "undone",
+            text if text.contains("may have been carried out") => "unknown",
+            text if text.contains("cancelled after it had begun") => "begun",
+            _ => "none",
+        }
+    }
+
+    #[test]
+    fn an_error_says_that_a_call_was_not_carried_out_only_if_that_is_known() {
+        use upstream::Error;
+        let name: UpstreamName = "hub".parse().expect("a name");
+        let status = |status, seconds: Option<u64>| Error::HttpStatus {
+            status: StatusCode::from_u16(status).expect("a status"),
+            retry_after: seconds.map(Duration::from_secs),
+        };
+        for (cause, expected) in [
+            (Error::Unavailable(String::new()), "undone"),
+            (Error::NoSuchTask, "none"),
+            (Error::Busy { retry_after: Duration::ZERO }, "none"),
+            (Error::Crowded, "begun"),
+            (Error::Broke(String::new()), "unknown"),
+            (status(401, None), "unknown"),
+            (status(403, Some(1)), "unknown"),
+            (status(429, None), "unknown"),
+            (status(429, Some(0)), "unknown"),
+            (status(500, None), "unknown"),
+            (status(503, Some(1)), "unknown"),
+            (Error::TimedOut(Duration::ZERO), "none"),
+            (Error::TooLarge(1), "none"),
+            (Error::NoRoom, "unknown"),
+            (Error::Protocol(String::new()), "none"),
+        ] {
+            let refused = upstream_failed(&name, &cause);
+            assert_eq!(claim(&refused.error.message), expected, "{}", refused.error.message);
+        }
+        assert_eq!(claim(&unrecorded().error.message), "undone");
+        assert_eq!(claim(&too_busy(Duration::ZERO).error.message), "none");
     }
 
     #[test]

@@ -416,6 +416,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         }
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
+        Fault::TaskIdTooLong { upstream } => encode::task_id_too_long(upstream),
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
         Fault::Unrecorded => encode::unrecorded(),
         Fault::TooManyWaiting => encode::too_many_waiting(),
@@ -470,7 +471,7 @@ mod tests {
                 Fault::Upstream { upstream: hub(), cause: down },
                 200,
                 5030,
-                "upstream hub is unavailable; nothing was sent to it; try again later",
+                "upstream hub is unavailable; the request was not carried out; try again later",
             ),
             (
                 Fault::Refused {
@@ -523,7 +524,8 @@ mod tests {
             (Era::Modern, "[]", Err(-32603)),
         ] {
             let outcome = Outcome::Result(Body::part(result.into(), None));
-            let (upstreams, allowed) = (Reply { era, outcome }, Allowance::alone(1_000));
+            let (upstreams, allowed) =
+                (Reply { era, scope: None, outcome }, Allowance::alone(1_000));
             match reply(&Id::from(1), Method::CallTool, upstreams, &allowed).await {
                 Ok(answer) => {
                     assert_eq!(expected, Ok(()), "{result}");

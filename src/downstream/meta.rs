@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::json::Object;
 use crate::mcp::log::{Level, Wanted};
-use crate::mcp::meta;
+use crate::mcp::{meta, trace_context};
 use crate::rpc::Id;
 
 /// The owned members, raw.
@@ -36,8 +36,8 @@ impl Owned {
     }
 }
 
-/// Takes what Weir owns out of `params`. A `_meta` that held nothing else goes with it; one that held
-/// nothing of Weir's stays as it came.
+/// Takes what Weir owns out of `params`, and a trace context that is not well-formed. A `_meta` that held nothing else
+/// goes with it; one that held nothing of either stays as it came.
 pub(super) fn take(params: &mut Object) -> Result<Owned, BadMeta> {
     let Some(meta) = params.take_object("_meta") else {
         return Ok(Owned::default());
@@ -53,7 +53,8 @@ pub(super) fn take(params: &mut Object) -> Result<Owned, BadMeta> {
         capabilities: rest.take(meta::CLIENT_CAPABILITIES),
         log_level: rest.take(meta::LOG_LEVEL),
     };
-    if owned == Owned::default() {
+    let has_malformed = trace_context::take_malformed(&mut rest);
+    if owned == Owned::default() && !has_malformed {
         return Ok(owned);
     }
     if rest.is_empty() {
@@ -77,7 +78,7 @@ mod tests {
     #[test]
     fn what_weir_owns_is_taken_and_the_rest_stays() {
         let (owned, rest) = taken(
-            r#"{"name":"x","_meta":{"progressToken":"t","io.modelcontextprotocol/protocolVersion":"v","io.modelcontextprotocol/logLevel":7,"traceparent":"00-1"},"n":1e400}"#,
+            r#"{"name":"x","_meta":{"progressToken":"t","io.modelcontextprotocol/protocolVersion":"v","io.modelcontextprotocol/logLevel":7,"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},"n":1e400}"#,
         );
         let expected = Owned {
             progress_token: Id::parse("\"t\"".into()),
@@ -86,7 +87,10 @@ mod tests {
             ..Owned::default()
         };
         assert_eq!(owned, Ok(expected));
-        assert_eq!(rest, r#"{"name":"x","_meta":{"traceparent":"00-1"},"n":1e400}"#);
+        assert_eq!(
+            rest,
+            r#"{"name":"x","_meta":{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},"n":1e400}"#
+        );
     }
 
     #[test]
@@ -95,6 +99,8 @@ mod tests {
         let foreign = r#"{ "_meta" : { "com.example/x" : 1.0 } }"#;
         assert_eq!(taken(foreign), (Ok(Owned::default()), foreign.into()));
         assert_eq!(taken("{}"), (Ok(Owned::default()), "{}".into()));
+        let malformed = r#"{"a":1,"_meta":{"traceparent":"00-1","tracestate":"a=1"}}"#;
+        assert_eq!(taken(malformed), (Ok(Owned::default()), r#"{"a":1}"#.into()));
     }
 
     #[test]

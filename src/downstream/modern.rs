@@ -431,6 +431,7 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
         }
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
+        Fault::TaskIdTooLong { upstream } => encode::task_id_too_long(upstream),
         Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
         Fault::Unrecorded => encode::unrecorded(),
         Fault::TooManyWaiting => encode::too_many_waiting(),
@@ -528,7 +529,7 @@ mod tests {
                 Fault::Upstream { upstream: hub(), cause: down },
                 200,
                 5030,
-                "upstream hub is unavailable; nothing was sent to it; try again later",
+                "upstream hub is unavailable; the request was not carried out; try again later",
             ),
             (
                 Fault::Refused {
@@ -575,7 +576,7 @@ mod tests {
         capabilities: &str,
         body: Body,
     ) -> Result<String, i64> {
-        let reply = Reply { era, outcome: Outcome::Result(body) };
+        let reply = Reply { era, scope: None, outcome: Outcome::Result(body) };
         let answer = super::reply(
             &Id::from(1),
             method,
@@ -636,7 +637,7 @@ mod tests {
         let text = r#"{"resultType":"complete","ttlMs":9,"cacheScope":"public","contents":[]}"#;
         for is_private in [false, true] {
             let outcome = Outcome::Result(Body::Whole(text.into()));
-            let reply = Reply { era: Era::Modern, outcome };
+            let reply = Reply { era: Era::Modern, scope: None, outcome };
             let method = Method::ReadResource;
             let answer = super::reply(
                 &Id::from(1),

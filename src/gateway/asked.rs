@@ -63,7 +63,7 @@ impl Went {
             None => reply,
         };
         Ok(Self::Replied(match dressing {
-            Some(dressing) => dressing.dress(reply),
+            Some(dressing) => dressing.dress(reply)?,
             None => reply,
         }))
     }
@@ -73,6 +73,11 @@ impl Asked {
     /// Who asks.
     pub fn upstream(&self) -> &UpstreamName {
         &self.upstream
+    }
+
+    /// Whether the call was given up for a later one of its client.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.asks.is_given_up()
     }
 
     /// What has to be answered; each key once.

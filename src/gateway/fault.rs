@@ -27,6 +27,12 @@ pub enum Fault {
     /// No task has this handle, or none of this client's.
     #[error("no such task")]
     NoSuchTask,
+    /// The call has begun a task that no handle can lead to: the upstream's id of it is too long.
+    #[error("the id of a task of upstream {upstream} is too long")]
+    TaskIdTooLong {
+        /// Whose task.
+        upstream: UpstreamName,
+    },
     /// A limit is reached, or there is no place; nothing was done, and the client may try again later.
     #[error("too busy")]
     TooBusy {

@@ -115,6 +115,22 @@ impl<T> Parking<T> {
         Ok(state)
     }
 
+    /// Drops what waits for this principal and is over.
+    pub(super) fn forget(&self, principal: &Principal, is_over: impl Fn(&T) -> bool) {
+        let mut table = self.lock();
+        if !table.by_principal.contains_key(principal) {
+            return;
+        }
+        let places = table.places.iter().flatten();
+        let over =
+            places.filter(|(_, place)| place.principal == *principal && is_over(&place.what));
+        let over: Vec<_> = over.map(|(state, _)| state.clone()).collect();
+        let over: Vec<_> = over.iter().filter_map(|state| table.remove(state)).collect();
+        drop(table);
+        // Outside of the lock: whatever is dropped may come back here.
+        drop(over);
+    }
+
     /// Whether this state was made here, whatever became of what waited behind it.
     pub(super) fn has_made(&self, state: &str) -> bool {
         state.starts_with(&*self.mark)
@@ -317,6 +333,19 @@ mod tests {
         assert_eq!(anonymous, PER_CLIENT * ANONYMOUS_CLIENTS);
         let others = (0..2_000).take_while(|number| park(&number.to_string()).is_ok()).count();
         assert_eq!(others, MAX_PLACES - PER_CLIENT - PER_CLIENT * ANONYMOUS_CLIENTS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_over_leaves_its_place() {
+        let parking = Parking::new();
+        let park = |who: &str, what: usize| parking.park(&principal(who), call(), what);
+        let states: Vec<_> = (0..PER_CLIENT).map(|at| park("a", at).expect("room")).collect();
+        let others = park("b", 0).expect("room");
+        parking.forget(&principal("a"), |what| *what < 2);
+        assert_eq!(take(&parking, "a", &call(), &states[0]), None);
+        assert_eq!(take(&parking, "a", &call(), &states[2]), Some(2));
+        assert!((0..3).all(|_| park("a", 9).is_ok()) && park("a", 9).is_err());
+        assert_eq!(take(&parking, "b", &call(), &others), Some(0), "another one's stays");
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ use super::{Generation, Sentries, steady};
 use crate::catalog::{Catalog, Introduction, Snapshot};
 use crate::chance;
 use crate::mcp::kind::{Kind, Topic};
-use crate::upstream::{About, Awake, Changes, Listing, OnDown, Status, Upstream};
+use crate::upstream::{About, Awake, Changes, Error, Listing, OnDown, Status, Upstream};
 
 /// Changes that follow a read this closely are read together.
 const BURST: Duration = Duration::from_millis(300);
@@ -370,12 +370,13 @@ impl Refresh {
                     plan.items = listed.items;
                     is_new |= plan.relax(listed.digests);
                 }
-                Err(()) => {
+                Err(retry_after) => {
                     failed = true;
                     plan.pressed = Pressed::Not;
                     // One that is left alone is not asked before a call may be.
                     let rests_until = self.upstream.rests_until();
-                    plan.due = Some(Instant::now() + plan.retry).max(rests_until);
+                    let pause = plan.retry.max(retry_after.min(MAX_RETRY));
+                    plan.due = Some(Instant::now() + pause).max(rests_until);
                     plan.retry = (plan.retry * 2).min(MAX_RETRY);
                 }
             }
@@ -395,8 +396,8 @@ impl Refresh {
         }
     }
 
-    /// Lists the kinds of a topic.
-    async fn list(&self, topic: Topic) -> Result<Listed, ()> {
+    /// Lists the kinds of a topic. An error is how long the upstream wants not to be asked.
+    async fn list(&self, topic: Topic) -> Result<Listed, Duration> {
         let name = self.upstream.name();
         let mut listed =
             Listed { again: None, digests: [None; 2], items: [0; 2], keep: [None, None] };
@@ -408,7 +409,10 @@ impl Refresh {
                 Ok(listing) => listing,
                 Err(error) => {
                     warn!(upstream = %name, %kind, %error, "the list could not be read; the last one stays");
-                    done = Err(());
+                    done = Err(match error {
+                        Error::HttpStatus { retry_after: Some(time), .. } => time,
+                        _ => Duration::ZERO,
+                    });
                     break;
                 }
             };

@@ -70,6 +70,7 @@ impl Guest {
         }
         let retry = Retry::take(&mut ask.params)?;
         let request = Request::of(&ask);
+        parking.forget(&self.principal, Asked::is_given_up);
         let went = match retry {
             None => self.send(&target, ask, caller).await?,
             Some(Retry { state, responses }) => {
@@ -95,6 +96,8 @@ impl Guest {
             Went::Replied(reply) => Ok(Round::Replied(reply)),
             Went::Asks(asked) => {
                 let questions = asked.questions().to_vec();
+                // What was given up for this one leaves its place to it.
+                parking.forget(&self.principal, Asked::is_given_up);
                 let state = parking.park(&self.principal, request, asked);
                 let state = state.map_err(|Full| Fault::TooManyWaiting)?;
                 Ok(Round::Asks { questions, state })

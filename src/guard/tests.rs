@@ -232,7 +232,8 @@ async fn errors_are_looked_at_and_large_bodies_are_held() {
     let rules = Rules { redact: vec![pattern("key", "AKIA")], ..Rules::default() };
     let look = async |outcome| {
         let watch = watch(rules.clone(), Method::CallTool, Kind::Tool).expect("somebody looks");
-        let (reply, allowed) = (Reply { era: Era::Modern, outcome }, Allowance::alone(1_000));
+        let (reply, allowed) =
+            (Reply { era: Era::Modern, scope: None, outcome }, Allowance::alone(1_000));
         watch.look(reply, &allowed, |_| {}).await.map(|reply| match reply.outcome {
             // Whoever looks further, for the names of tasks, finds it read.
             Outcome::Result(Body::Read(object)) => object.to_bytes(),
@@ -300,7 +301,7 @@ async fn a_result_of_which_is_only_told_passes_as_it_arrives_and_is_told_of_at_i
         *told.lock().expect("no panic") = None;
         let watch = watch(Rules::default(), Method::GetPrompt, Kind::Prompt);
         let arriving = Body::Arriving(stream::iter(pieces).boxed());
-        let reply = Reply { era: Era::Modern, outcome: Outcome::Result(arriving) };
+        let reply = Reply { era: Era::Modern, scope: None, outcome: Outcome::Result(arriving) };
         let allowed = Allowance { limit: 8, budget: Budget::new(room) };
         let tell = Arc::clone(&told);
         let tell = move |found| *tell.lock().expect("no panic") = Some(found);

@@ -21,7 +21,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::note::Notes;
 use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::task::TaskNews;
+use crate::mcp::task::{TaskNews, TaskScope};
 use crate::mcp::visits::Visits;
 
 /// A method that is answered by the upstream that owns an item.
@@ -262,7 +262,7 @@ impl Ask {
                 params.set("name", json::quote(own));
             }
         }
-        Box::new(Call { method: self.method, subject: own.into(), params, caller })
+        Box::new(Call { method: self.method, subject: own.into(), params, scope: None, caller })
     }
 }
 
@@ -275,6 +275,8 @@ pub struct Call {
     pub subject: Box<str>,
     /// The parameters, under the upstream's own name.
     pub params: Object,
+    /// Where the tasks began that it names: elsewhere it is not sent.
+    pub scope: Option<TaskScope>,
     /// Who asks.
     pub caller: Caller,
 }
@@ -284,6 +286,8 @@ pub struct Call {
 pub struct Reply {
     /// The era of the payload: what it may leave out, and which error codes it may hold.
     pub era: Era,
+    /// Where a task that it begins is known by its id; `None` where none can begin.
+    pub scope: Option<TaskScope>,
     /// How the call ended.
     pub outcome: Outcome,
 }

@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 use crate::json::{self, Object};
 use crate::mcp::meta;
 use crate::mcp::revision::Era;
+use crate::sha256::sha256;
 
 /// The member that names a task.
 pub const TASK_ID: &str = "taskId";
@@ -40,14 +42,52 @@ const MAX_TOLD_BYTES: usize = 1024 * 1024;
 /// How many states one client is told of in a second.
 const PER_SECOND: u32 = 20;
 
+/// The longest id of an upstream's own that becomes a handle, in bytes.
+pub const MAX_TASK_ID_BYTES: usize = 1_024;
+
+/// Where an upstream's id of a task means that task: in one process, in one session, or at the server behind a URL
+/// that keeps no sessions. Somewhere else the same id may be another client's task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskScope(u64);
+
+impl TaskScope {
+    /// Set in those of servers, so that they are none of the others.
+    const OF_SERVER: u64 = 1 << 63;
+
+    /// The scope of a process or a session. No other one has it.
+    pub fn unique() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed) & !Self::OF_SERVER)
+    }
+
+    /// The scope of a server without sessions, told from others by the hash of what it is configured with.
+    pub fn of_server(fingerprint: &str) -> Self {
+        let hash = sha256(fingerprint);
+        let first = hash.first_chunk().expect("a hash has more than eight bytes");
+        Self(u64::from_be_bytes(*first) | Self::OF_SERVER)
+    }
+
+    /// The scope as bytes.
+    pub fn to_bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+
+    /// The scope that these bytes are.
+    pub fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self(u64::from_be_bytes(bytes))
+    }
+}
+
 /// How one client names the tasks of one tool.
 pub trait Naming: fmt::Debug + Send + Sync {
     /// In which era it does: the two know tasks of different shapes.
     fn era(&self) -> Era;
-    /// The handle of what its upstream calls `own`, always the same.
-    fn handle(&self, own: &str) -> String;
-    /// What the upstream calls it, if it is the client's own handle of a task there.
-    fn own(&self, handle: &str) -> Option<Box<str>>;
+    /// The handle of a task that the client has begun, always the same; `None` where the id is too long.
+    fn begin(&self, scope: TaskScope, own: &str) -> Option<String>;
+    /// The handle of what its upstream calls `own`, if the client's request has named it.
+    fn handle(&self, own: &str) -> Option<&str>;
+    /// What the upstream calls the task of this handle, if the client's request has named it.
+    fn own(&self, handle: &str) -> Option<&str>;
     /// Whether the client may ask about the tool's tasks at this moment.
     fn is_reachable(&self) -> bool;
 }
@@ -55,51 +95,51 @@ pub trait Naming: fmt::Debug + Send + Sync {
 /// A [`Naming`] that is shared.
 pub type Names = Arc<dyn Naming>;
 
-/// Puts a handle in place of the id in an object that names a task. Tells whether it does.
-pub fn rename(object: &mut Object, names: &dyn Naming) -> bool {
-    let handle = object.get_string(TASK_ID).map(|own| names.handle(&own));
-    let found = handle.is_some();
-    if let Some(handle) = handle {
-        object.set(TASK_ID, json::quote(&handle));
+/// Puts the handle in place of the id in an object that names a task which the client's request has named. Any other
+/// id stays: it is the upstream's own, and opens nothing.
+pub fn rename(object: &mut Object, names: &dyn Naming) {
+    let own = object.get_string(TASK_ID);
+    if let Some(handle) = own.and_then(|own| names.handle(&own)) {
+        object.set(TASK_ID, json::quote(handle));
     }
-    found
 }
 
-/// Puts a handle in place of the id of the task that `object` says in its `_meta` to be about. Tells whether
-/// it does.
+/// The id of the task that `object` says in its `_meta` to be about.
+pub fn related(object: &Object) -> Option<Box<str>> {
+    let related = object.get_object("_meta")?.get_object(meta::RELATED_TASK)?;
+    related.get_string(TASK_ID).map(|id| id.as_ref().into())
+}
+
+/// Puts a handle in place of the id of the task that `object` says in its `_meta` to be about. An id that the
+/// client's request has not named is taken out: a tool may have repeated it from anywhere. Tells whether the object
+/// has changed.
 pub fn rename_related(object: &mut Object, names: &dyn Naming) -> bool {
-    change_related(object, |mut related| rename(&mut related, names).then_some(related))
+    change_related(object, |own| names.handle(own))
 }
 
-/// The other way round, towards the upstream: what is not this client's handle is taken out.
+/// The other way round, towards the upstream: what is not the handle of a task that the client's request has named is
+/// taken out.
 pub fn restore_related(object: &mut Object, names: &dyn Naming) -> bool {
-    let mut restored = false;
-    change_related(object, |mut related| {
-        let own = names.own(&related.get_string(TASK_ID)?)?;
-        related.set(TASK_ID, json::quote(&own));
-        restored = true;
-        Some(related)
-    }) || take_related(object, restored)
+    change_related(object, |handle| names.own(handle))
 }
 
-fn take_related(object: &mut Object, restored: bool) -> bool {
-    let Some(mut members) = object.get_object("_meta").filter(|_| !restored) else { return false };
-    let found = members.take(meta::RELATED_TASK).is_some();
-    if found {
-        object.set("_meta", members.to_bytes());
-    }
-    found
-}
-
-fn change_related(object: &mut Object, change: impl FnOnce(Object) -> Option<Object>) -> bool {
+fn change_related<'a>(
+    object: &mut Object,
+    other_name: impl FnOnce(&str) -> Option<&'a str>,
+) -> bool {
     let Some(mut members) = object.get_object("_meta") else { return false };
-    let related = members.get_object(meta::RELATED_TASK).and_then(change);
-    let found = related.is_some();
-    if let Some(related) = related {
-        members.set(meta::RELATED_TASK, related.to_bytes());
-        object.set("_meta", members.to_bytes());
+    let Some(related) = members.get_bytes(meta::RELATED_TASK) else { return false };
+    let renamed = Object::parse(related).ok().and_then(|mut related| {
+        let name = other_name(&related.get_string(TASK_ID)?)?;
+        related.set(TASK_ID, json::quote(name));
+        Some(related)
+    });
+    match renamed {
+        Some(related) => members.set(meta::RELATED_TASK, related.to_bytes()),
+        None => _ = members.take(meta::RELATED_TASK),
     }
-    found
+    object.set("_meta", members.to_bytes());
+    true
 }
 
 // === TaskOwner ===
@@ -127,18 +167,33 @@ impl TaskOwner {
         self.news.ptr_eq(&other.news)
     }
 
-    /// Takes the `params` of a notification about the task that its upstream calls `own`.
-    pub fn tell(&self, own: &str, params: &Object) {
+    /// How the client names its tasks.
+    pub fn names(&self) -> &dyn Naming {
+        &*self.names
+    }
+
+    /// Takes the `params` of a notification about the task that the client knows by this handle.
+    pub fn tell(&self, handle: &str, params: &Object) {
         let Some(shared) = self.news.upgrade() else { return };
-        let handle = self.names.handle(own);
         let mut params = params.clone();
-        params.set(TASK_ID, json::quote(&handle));
+        params.set(TASK_ID, json::quote(handle));
         rename_related(&mut params, &*self.names);
         // A copy: a slice would keep the whole message in memory, and on one line it fits any stream.
         let params = json::on_one_line(Bytes::copy_from_slice(&params.to_bytes()));
         shared.lock().push(Told { handle: handle.into(), names: self.names.clone(), params });
         shared.came.notify_one();
     }
+}
+
+/// A task that a client listens for.
+#[derive(Debug, Clone)]
+pub struct FollowedTask {
+    /// Who listens.
+    pub owner: TaskOwner,
+    /// Where the task began.
+    pub scope: TaskScope,
+    /// How the client knows it.
+    pub handle: Box<str>,
 }
 
 // === TaskNews ===
@@ -242,7 +297,7 @@ impl Queue {
 pub(crate) mod testing {
     use super::*;
 
-    /// Names a task by its id in angle brackets.
+    /// Names every new task by its id in angle brackets, and knows `t` as `<t>`.
     #[derive(Debug)]
     pub(crate) struct Brackets(pub(crate) Era, pub(crate) bool);
 
@@ -251,12 +306,16 @@ pub(crate) mod testing {
             self.0
         }
 
-        fn handle(&self, own: &str) -> String {
-            format!("<{own}>")
+        fn begin(&self, _: TaskScope, own: &str) -> Option<String> {
+            (own.len() <= MAX_TASK_ID_BYTES).then(|| format!("<{own}>"))
         }
 
-        fn own(&self, handle: &str) -> Option<Box<str>> {
-            Some(handle.strip_prefix('<')?.strip_suffix('>')?.into())
+        fn handle(&self, own: &str) -> Option<&str> {
+            (own == "t").then_some("<t>")
+        }
+
+        fn own(&self, handle: &str) -> Option<&str> {
+            (handle == "<t>").then_some("t")
         }
 
         fn is_reachable(&self) -> bool {
@@ -302,10 +361,23 @@ mod tests {
             assert!(!restore_related(&mut other_object, &*names), "{other}");
             assert_eq!(other_object.to_bytes(), other);
         }
-        // No handle of this client's: nobody else's task is named to an upstream.
-        let mut foreign = object(&related("t"));
-        assert!(restore_related(&mut foreign, &*names));
-        assert_eq!(foreign.to_bytes(), r#"{"x":1e400,"_meta":{"a":1.0}}"#);
+        // No task that the request has named: no other is named, to an upstream or to a client.
+        for change in [restore_related, rename_related] {
+            let mut foreign = object(&related("other"));
+            assert!(change(&mut foreign, &*names));
+            assert_eq!(foreign.to_bytes(), r#"{"x":1e400,"_meta":{"a":1.0}}"#);
+        }
+    }
+
+    #[test]
+    fn a_scope_is_one_process_or_one_server_and_survives_being_written() {
+        let (process, server) = (TaskScope::unique(), TaskScope::of_server("a"));
+        assert_ne!(process, TaskScope::unique());
+        assert_eq!(server, TaskScope::of_server("a"));
+        assert_ne!(server, TaskScope::of_server("b"));
+        for scope in [process, server] {
+            assert_eq!(TaskScope::from_bytes(scope.to_bytes()), scope);
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -313,8 +385,8 @@ mod tests {
         let news = TaskNews::default();
         let owner = TaskOwner::new(names(true), &news);
         for state in 0..100 {
-            owner.tell("a", &object(&format!(r#"{{"taskId":"a","n":{state}}}"#)));
-            owner.tell("b", &object(&format!(r#"{{"taskId":"b","n":{state}}}"#)));
+            owner.tell("<a>", &object(&format!(r#"{{"taskId":"a","n":{state}}}"#)));
+            owner.tell("<b>", &object(&format!(r#"{{"taskId":"b","n":{state}}}"#)));
         }
         assert_eq!(now(&news).expect("news"), r#"{"taskId":"<a>","n":99}"#);
         assert_eq!(now(&news), None);

@@ -96,6 +96,13 @@ impl<A, S> Pending<A, S> {
         found.next().is_none().then_some(first)
     }
 
+    /// What `look` finds beside the open requests, the oldest first; as in [`Pending::newest`].
+    pub fn all<R>(&self, look: impl Fn(&S) -> Option<R>) -> Vec<R> {
+        let table = self.lock();
+        let open = table.open.iter().flat_map(BTreeMap::values);
+        open.filter_map(|entry| look(&entry.side)).collect()
+    }
+
     /// Ends every open request without an answer, and refuses new ones.
     pub fn close(&self) {
         // Dropping the senders under the lock would wake tasks that want the lock.

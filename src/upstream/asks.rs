@@ -56,6 +56,11 @@ impl Asks {
         &self.questions
     }
 
+    /// Whether the call was given up for a later one of its client.
+    pub fn is_given_up(&self) -> bool {
+        self.running.questions.is_given_up()
+    }
+
     /// Waits for further questions. `None` once no answers are wanted any more: all have been given, the
     /// upstream has replied without them or withdrawn its questions, it is lost, or the call has lasted too
     /// long. Then [`Asks::answer`] without answers tells which. Cancel-safe.
@@ -184,10 +189,19 @@ impl Running {
         let work = std::mem::replace(&mut self.work, std::future::pending().boxed());
         let (began, end, stop) = (self.began, self.last_moment(), self.stop.clone());
         let stopped = || Err(Failed::from(Error::Broke("it was stopped".into())));
+        let questions = self.questions.clone();
         let limited = async move {
-            let done = timeout_at(end, stop.run_until_cancelled(work)).await;
-            let late = |_| Some(Err(Error::TimedOut(began.elapsed()).into()));
-            done.unwrap_or_else(late).unwrap_or_else(stopped)
+            tokio::select! {
+                biased;
+                () = questions.given_up() => {
+                    let reason = "it was given up for a later call of its client";
+                    Err(Failed::from(Error::Broke(reason.into())))
+                }
+                done = timeout_at(end, stop.run_until_cancelled(work)) => {
+                    let late = |_| Some(Err(Error::TimedOut(began.elapsed()).into()));
+                    done.unwrap_or_else(late).unwrap_or_else(stopped)
+                }
+            }
         };
         let task = AbortOnDropHandle::new(self.tasks.spawn(limited));
         self.work = task.map(move |done| done.unwrap_or_else(|_| stopped())).boxed();
@@ -251,10 +265,14 @@ impl Running {
         self.began + self.timeouts.call_max
     }
 
-    /// Ends the call without a reply.
+    /// Ends the call without a reply. What failed may have been a later request of a call whose earlier ones were
+    /// carried out: then the call is not said to have been left undone.
     fn fail(self: Box<Self>, failed: Failed) -> Result<Called, Error> {
         self.meter.failed(&failed);
-        Err(failed.error)
+        Err(match failed.error {
+            Error::Unavailable(reason) if self.sent.has_any() => Error::Broke(reason),
+            error => error,
+        })
     }
 
     fn finish(mut self: Box<Self>, done: Result<Reply, Failed>) -> Result<Called, Error> {

@@ -1,7 +1,8 @@
 //! Leaves a server alone that fails call after call, and finds out by one probe at a time when it is back.
 //!
 //! What counts is about the server: it did not answer in time, broke off, or said that it cannot serve. Whatever
-//! else it says, its own errors included, shows that it is there.
+//! else it says, its own errors included, shows that it is there. `Retry-After` is about the request that it answers:
+//! its client is told, and nobody else waits for that long.
 //!
 //! Promises: while it is open nothing is sent; in half-open there is never more than one probe; the time that it
 //! stays open doubles with each probe that fails, and begins anew once one has succeeded. A clean breaker costs a
@@ -41,12 +42,7 @@ impl Default for Settings {
 pub(super) struct Strike {
     /// What it was, in words.
     pub(super) reason: String,
-    /// How long the server asks to be left alone, if it does.
-    pub(super) rest: Option<Duration>,
 }
-
-/// The longest that a server can ask to be left alone.
-const MAX_REST: Duration = Duration::from_secs(60);
 
 /// Decides whether anything is sent.
 #[derive(Debug)]
@@ -214,7 +210,7 @@ impl Breaker {
             At::Closed { .. } if is_early => return None,
             At::Closed { failures } => {
                 *failures += 1;
-                *failures >= self.settings.failures || strike.rest.is_some()
+                *failures >= self.settings.failures
             }
             At::Open { .. } | At::HalfOpen { .. } => is_probe,
         };
@@ -223,15 +219,13 @@ impl Breaker {
         if !is_enough {
             return None;
         }
-        let pause = match strike.rest {
-            Some(rest) => rest.min(MAX_REST).max(inner.cool_down),
-            None => inner.cool_down,
-        };
+        let pause = inner.cool_down;
         inner.cool_down = (inner.cool_down * 2).min(self.settings.max_cool_down);
         inner.at = At::Open { until: now + pause };
         inner.since = now;
         self.opened.fetch_add(1, Ordering::Relaxed);
-        Some(Opened { pause, reason: inner.reason.clone(), again: is_probe })
+        let failures = self.settings.failures;
+        Some(Opened { pause, failures, reason: inner.reason.clone(), again: is_probe })
     }
 
     fn close(&self, inner: &mut Inner, now: Instant) {
@@ -254,6 +248,8 @@ impl Breaker {
 pub(super) struct Opened {
     /// For how long.
     pub(super) pause: Duration,
+    /// After how many failures in a row it does, if it was closed.
+    pub(super) failures: u32,
     /// What failed last.
     pub(super) reason: String,
     /// Whether it was open before, and a probe has failed.
@@ -279,8 +275,8 @@ mod tests {
 
     use super::*;
 
-    fn strike(rest: Option<u64>) -> Verdict {
-        Verdict::Failed(Strike { reason: "why".into(), rest: rest.map(Duration::from_secs) })
+    fn strike() -> Verdict {
+        Verdict::Failed(Strike { reason: "why".into() })
     }
 
     fn try_once(breaker: &Breaker, verdict: Verdict) -> Option<Opened> {
@@ -292,15 +288,15 @@ mod tests {
     async fn it_opens_after_failures_in_a_row_and_an_answer_between_them_counts() {
         let breaker = Breaker::new(Settings::default());
         for _ in 0..4 {
-            assert_eq!(try_once(&breaker, strike(None)), None);
+            assert_eq!(try_once(&breaker, strike()), None);
         }
         try_once(&breaker, Verdict::Alive);
         for _ in 0..4 {
-            assert_eq!(try_once(&breaker, strike(None)), None);
+            assert_eq!(try_once(&breaker, strike()), None);
         }
         assert_eq!(breaker.position(), Position::Closed);
         try_once(&breaker, Verdict::Unknown);
-        let opened = try_once(&breaker, strike(None)).expect("the fifth");
+        let opened = try_once(&breaker, strike()).expect("the fifth");
         assert_eq!((opened.pause, opened.again), (Duration::from_secs(5), false));
         let refused = breaker.admit(Instant::now()).expect_err("open");
         assert!(refused.ends_with("last: why"), "{refused}");
@@ -312,7 +308,7 @@ mod tests {
         let breaker = Breaker::new(Settings { failures: 1, ..Settings::default() });
         let mut pauses = Vec::new();
         for _ in 0..6 {
-            let opened = try_once(&breaker, strike(None)).expect("open");
+            let opened = try_once(&breaker, strike()).expect("open");
             pauses.push(opened.pause.as_secs());
             advance(opened.pause - Duration::from_millis(1)).await;
             assert!(breaker.admit(Instant::now()).is_err());
@@ -322,16 +318,7 @@ mod tests {
         assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
         try_once(&breaker, Verdict::Alive);
         assert_eq!(breaker.position(), Position::Closed);
-        assert_eq!(try_once(&breaker, strike(None)).expect("open").pause.as_secs(), 5);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_can_ask_to_be_left_alone_for_a_minute_at_most() {
-        for (asked, pause) in [(7, 7), (1, 5), (3_600, 60)] {
-            let breaker = Breaker::new(Settings::default());
-            let opened = try_once(&breaker, strike(Some(asked))).expect("at the first");
-            assert_eq!(opened.pause.as_secs(), pause, "{asked}");
-        }
+        assert_eq!(try_once(&breaker, strike()).expect("open").pause.as_secs(), 5);
     }
 
     #[tokio::test(start_paused = true)]
@@ -339,13 +326,13 @@ mod tests {
         let breaker = Breaker::new(Settings { failures: 1, ..Settings::default() });
         let early = breaker.admit(Instant::now()).expect("closed");
         let late = breaker.admit(Instant::now()).expect("closed");
-        try_once(&breaker, strike(None)).expect("open");
+        try_once(&breaker, strike()).expect("open");
         // A call of before is answered; but it is the probe that decides.
         breaker.settle(late, Verdict::Alive, Instant::now());
         assert!(breaker.admit(Instant::now()).is_err());
         advance(Duration::from_secs(5)).await;
         try_once(&breaker, Verdict::Alive);
-        assert_eq!(breaker.settle(early, strike(None), Instant::now()), None);
+        assert_eq!(breaker.settle(early, strike(), Instant::now()), None);
         assert_eq!(breaker.position(), Position::Closed);
     }
 
@@ -394,7 +381,7 @@ mod tests {
                             let is_probe = pass.is_probe;
                             let verdict = match how {
                                 0 => Verdict::Alive,
-                                1 => strike(None),
+                                1 => strike(),
                                 _ => Verdict::Unknown,
                             };
                             if let Some(opened) = breaker.settle(pass, verdict, now) {

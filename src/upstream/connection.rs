@@ -26,6 +26,7 @@ use crate::mcp::code;
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::log::Level;
 use crate::mcp::revision::{Era, Revision};
+use crate::mcp::task::TaskScope;
 use crate::rpc;
 
 /// What a server said of itself when the connection was opened.
@@ -119,6 +120,14 @@ impl Connection {
         }
     }
 
+    /// Where the tasks are known that begin here; `None` where none can.
+    pub(super) fn task_scope(&self) -> Option<TaskScope> {
+        match self {
+            Self::Wired(wired) => Some(wired.scope),
+            Self::Library(_) => None,
+        }
+    }
+
     /// Sends a call, once; a tool's once more if it was refused unexecuted because its headers are not
     /// what the server wants (any more), and a new list of its tools says otherwise.
     ///
@@ -135,6 +144,9 @@ impl Connection {
             Self::Wired(wired) => wired,
             Self::Library(prompts) => return Ok(prompts.call(call)),
         };
+        if call.scope.is_some_and(|scope| scope != wired.scope) {
+            return Err(Failure::NoSuchTask);
+        }
         if wired.about.era() == Era::Legacy || !modern::reads(call) {
             return self.send(wired, call, questions, sent, settings).await;
         }
@@ -203,6 +215,8 @@ pub(super) struct Wired {
     wire: Wire,
     dialect: Dialect,
     ear: Arc<Ear>,
+    /// Where the tasks are known that begin here.
+    pub(super) scope: TaskScope,
     /// Of which topics the server tells changes.
     pub(super) tells: [bool; 3],
     /// Fires when the connection is over.
@@ -217,6 +231,7 @@ impl Wired {
         ear: Arc<Ear>,
         introduction: Introduction,
         headers: &HeaderMap,
+        settings: &Settings,
     ) -> Result<Self, Failure> {
         let tells_whose = wire.tells_whose() || ear.is_alone();
         let dialect = match introduction.revision.era() {
@@ -227,6 +242,17 @@ impl Wired {
                 Dialect::Modern(modern::Dialect::new(&introduction, headers, tells_whose))
             }
         };
+        let keeps_sessions = match &dialect {
+            Dialect::Legacy(dialect) => dialect.has_session(),
+            Dialect::Modern(_) => false,
+        };
+        // A server over HTTP that keeps no sessions keeps its tasks over our connections; that it was started anew
+        // cannot be seen. All other connections are one process or one session.
+        let scope = match &wire {
+            Wire::Http(_) if !keeps_sessions => TaskScope::of_server(&settings.fingerprint()),
+            Wire::Http(_) | Wire::Stdio(_) | Wire::Sse(_) => TaskScope::unique(),
+        };
+        let _ = ear.scope.set(scope);
         match &dialect {
             Dialect::Legacy(dialect) => dialect.begin(&wire, &ear).await?,
             Dialect::Modern(dialect) => dialect.begin(&wire, &ear).await?,
@@ -240,7 +266,13 @@ impl Wired {
             instructions: introduction.instructions,
         };
         let life = CancellationToken::new();
-        Ok(Self { about: Arc::new(about), wire, dialect, ear, tells: introduction.tells, life })
+        let (about, tells) = (Arc::new(about), introduction.tells);
+        Ok(Self { about, wire, dialect, ear, scope, tells, life })
+    }
+
+    /// Whether a task goes on that began here, as far as the server tells.
+    pub(super) fn has_tasks(&self) -> bool {
+        self.ear.has_tasks()
     }
 
     /// Dresses a call as this server wants it.
@@ -255,7 +287,7 @@ impl Wired {
     }
 
     fn reply(&self, answer: Answer) -> Reply {
-        Reply { era: self.about.era(), outcome: answer.outcome }
+        Reply { era: self.about.era(), scope: Some(self.scope), outcome: answer.outcome }
     }
 
     /// Asks for one page of a list. `cursor` is JSON text.
@@ -272,14 +304,25 @@ impl Wired {
     }
 
     async fn ask(&self, request: Outgoing) -> Result<Answer, Failure> {
+        let sent = request.sent.clone();
         let came = match request.questions.clone() {
             Some(questions) => Box::pin(self.converse(request, questions)).await,
             None => self.wire.exchange(request).await,
         };
-        match &self.dialect {
+        if let Err(Failure::Refused { status, error: Some(_), .. }) = &came
+            && matches!(status.as_u16(), 401 | 403)
+        {
+            // The error goes to the client as it came; that credentials are missing is for the operator.
+            tracing::warn!(upstream = %self.ear.name, %status, "the server refused a request");
+        }
+        let read = match &self.dialect {
             Dialect::Legacy(dialect) => dialect.read(came),
             Dialect::Modern(dialect) => dialect.read(came),
+        };
+        if let Err(Failure::Stale(_)) = &read {
+            sent.take_back();
         }
+        read
     }
 
     /// Asks what a call asks, and lets the server log as its caller wants it meanwhile.

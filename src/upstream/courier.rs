@@ -36,6 +36,9 @@ const ATTEMPTS: usize = 3;
 const REFUSAL_BYTES: usize = 64 * 1024;
 const REFUSAL: Duration = Duration::from_secs(5);
 
+/// The longest `Retry-After` that is passed on.
+const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
+
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const USER_AGENT_TEXT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
@@ -263,7 +266,7 @@ fn refused(head: &Head) -> Failure {
         error: None,
         names_it: false,
         // The other form, a date, needs clocks that agree.
-        retry_after: seconds.map(Duration::from_secs),
+        retry_after: seconds.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER)),
     }
 }
 

@@ -17,9 +17,9 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Changes;
-use super::questions::{Questions, unsupported};
+use super::questions::{Questions, SEVERAL_CALLS, unsupported};
 use super::subscriptions::{Interest, MAX_URIS};
-use super::tasks::Tasks;
+use super::tasks::{TaskClaim, Tasks};
 use super::visits::Visits;
 use super::vitals::Vitals;
 use super::wire::{Failure, Honored, Outgoing};
@@ -31,7 +31,7 @@ use crate::mcp::name::UpstreamName;
 use crate::mcp::note::Notes;
 use crate::mcp::question::{Subject, VISIT_DONE};
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS, TaskOwner};
+use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS, TaskScope};
 use crate::rpc::pending::{Pending, Ticket};
 use crate::rpc::{self, Id, Invalid, Looks, Message, Notification, Request};
 
@@ -69,8 +69,11 @@ pub(super) struct Side {
     /// Where the resources go that a subscription's other side agrees to tell of.
     pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
     /// Whose tasks its answer may name.
-    pub(super) tasks: Option<TaskOwner>,
+    pub(super) tasks: Option<TaskClaim>,
 }
+
+/// A call's questions, and where its notes go.
+type Asked = (Questions, Option<Notes>);
 
 /// Sorts what a server says.
 #[derive(Debug)]
@@ -86,6 +89,8 @@ pub(super) struct Ear {
     visits: Visits,
     /// What the server speaks, once that is known: which freedoms it has.
     spoken: OnceLock<Revision>,
+    /// Where the tasks are known that its server tells of, once that is known.
+    pub(super) scope: OnceLock<TaskScope>,
     /// Whose calls are made on this connection.
     callers: Callers,
     /// How many requests came where there may be none.
@@ -152,6 +157,7 @@ impl Ear {
             tasks: Tasks::default(),
             visits: Visits::default(),
             spoken: OnceLock::new(),
+            scope: OnceLock::new(),
             callers,
             unlawful: AtomicUsize::new(0),
             up: OnceLock::new(),
@@ -286,9 +292,9 @@ impl Ear {
 
     /// Learns whose task a result names, before anything that the server says of it.
     fn begun(&self, id: Option<u64>, result: &Object) {
-        let owner = id.and_then(|id| self.pending.beside(id, |side| side.tasks.clone()));
-        if let Some(owner) = owner.flatten() {
-            self.tasks.replied(result, owner);
+        let claim = id.and_then(|id| self.pending.beside(id, |side| side.tasks.clone()));
+        if let (Some(claim), Some(scope)) = (claim.flatten(), self.scope.get()) {
+            self.tasks.replied(result, claim, *scope);
         }
     }
 
@@ -330,7 +336,11 @@ impl Ear {
                 }
             }
             TOLD_TO_OWNERS => self.tasks.told(&params),
-            TOLD_TO_LISTENERS => self.interest.tasks().told(&params),
+            TOLD_TO_LISTENERS => {
+                if let Some(scope) = self.scope.get() {
+                    self.interest.tasks().told(&params, *scope);
+                }
+            }
             VISIT_DONE => self.visits.done(&params),
             "notifications/message" => {
                 if let Some(notes) = self.logs_to(on) {
@@ -402,9 +412,13 @@ impl Ear {
         if &*method == "ping" {
             return Some(rpc::write_result(&id, b"{}"));
         }
-        let question = Subject::of_method(&method).zip(self.asked(on));
-        let Some((subject, (call, notes))) = question else {
-            return Some(rpc::write_error(Some(&id), &unsupported(&method).to_bytes()));
+        let asked = match Subject::of_method(&method) {
+            Some(subject) => self.asked(on, &method).map(|(call, notes)| (subject, call, notes)),
+            None => Err(unsupported(&method)),
+        };
+        let (subject, call, notes) = match asked {
+            Ok(asked) => asked,
+            Err(refused) => return Some(rpc::write_error(Some(&id), &refused.to_bytes())),
         };
         // The first of two with one id is the one that is answered: the second may be the first, told again
         // on a stream that was taken up, and an answer to both would be read as two to the first.
@@ -424,11 +438,35 @@ impl Ear {
 
     /// The call that a question is about, and where its notes go: the one on whose stream it came. On a stream that all share
     /// nothing tells which, but where all are one client's the newest is as good as any.
-    fn asked(&self, on: Option<u64>) -> Option<(Questions, Option<Notes>)> {
+    fn asked(&self, on: Option<u64>, method: &str) -> Result<Asked, rpc::Error> {
         let look = |side: &Side| Some((side.questions.clone()?, side.notes.clone()));
-        match on {
-            Some(id) => self.pending.beside(id, look).flatten(),
-            None => self.unattributed(look),
+        let asked = match (on, self.callers) {
+            (Some(id), _) => self.pending.beside(id, look).flatten(),
+            (None, Callers::Alike) => return self.asked_of_one(look, method),
+            (None, Callers::Many | Callers::One) => self.unattributed(look),
+        };
+        asked.ok_or_else(|| unsupported(method))
+    }
+
+    /// The call that a question is about where several clients may share a name: the only one that can be. One that
+    /// waits for its client has asked already, and a client that sends another call may never come back for it. So
+    /// the question is of the only call that does not wait, and those that do are given up.
+    fn asked_of_one(
+        &self,
+        look: impl Fn(&Side) -> Option<Asked>,
+        method: &str,
+    ) -> Result<Asked, rpc::Error> {
+        let all = self.pending.all(look).into_iter().filter(|(call, _)| !call.is_given_up());
+        let (waiting, running): (Vec<_>, Vec<_>) =
+            all.partition(|(call, _)| call.wait_for_client());
+        match (&running[..], &waiting[..]) {
+            ([asks], waiting) => {
+                waiting.iter().for_each(|(call, _)| call.give_up());
+                Ok(asks.clone())
+            }
+            ([], [asks]) => Ok(asks.clone()),
+            ([], []) => Err(unsupported(method)),
+            _ => Err(rpc::Error::new(rpc::code::INTERNAL_ERROR, SEVERAL_CALLS)),
         }
     }
 }

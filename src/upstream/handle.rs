@@ -32,7 +32,7 @@ use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Era;
-use crate::mcp::task::TaskOwner;
+use crate::mcp::task::FollowedTask;
 
 pub use waking::Awake;
 
@@ -350,13 +350,15 @@ impl Upstream {
     pub async fn follow_task(
         &self,
         own: &str,
-        task: TaskOwner,
+        task: FollowedTask,
         owner: &Owner,
     ) -> Result<Subscribed, Error> {
         let in_use = self.use_it().await;
-        let about = Arc::clone(self.connection()?.about());
+        let connection = self.connection()?;
+        let about = connection.about();
         let is_told = about.era() == Era::Modern && about.capabilities.has_tasks();
-        if !is_told || matches!(self.shared.settings.sharing, Sharing::Client) {
+        let is_known = connection.task_scope() == Some(task.scope);
+        if !is_told || !is_known || matches!(self.shared.settings.sharing, Sharing::Client) {
             return Ok(Subscribed::Refused(None));
         }
         self.shared.interest.tasks().join(own, Listener::Task(task), owner, in_use).await

@@ -18,6 +18,7 @@ use super::connection::{Introduction, Opening, error_text};
 use super::ear::{self, Ear};
 use super::levels::Levels;
 use super::rounds::RETRY_MEMBERS;
+use super::tasks::TaskClaim;
 use super::wire::{Answer, Cancel, Failure, Outgoing, Wire};
 use crate::json::{self, Object};
 use crate::mcp::call::{Call, Method, Outcome};
@@ -97,6 +98,11 @@ impl Dialect {
         Ok(Self { revision: introduction.revision, session, levels })
     }
 
+    /// Whether the server keeps a session, which ends with the connection.
+    pub(super) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
     /// What is left to do before the first request.
     pub(super) async fn begin(&self, wire: &Wire, ear: &Ear) -> Result<(), Failure> {
         ear.tune(self.revision);
@@ -120,19 +126,22 @@ impl Dialect {
             params.take("task");
         }
         // Spec 2025-11-25, tasks: what names a task in its reply.
-        let names_one = match call.method {
-            Method::CallTool => params.has("task"),
-            Method::GetTask | Method::CancelTask => true,
-            _ => false,
+        let begins_one = call.method == Method::CallTool && params.has("task");
+        let asked = matches!(call.method, Method::GetTask | Method::CancelTask);
+        let names = caller.notes.names().filter(|_| begins_one || asked);
+        let claim = |names| TaskClaim {
+            owner: TaskOwner::new(Arc::clone(names), &caller.client.tasks),
+            asked: asked.then(|| call.subject.clone()),
         };
-        let names = caller.notes.names().filter(|_| names_one);
         Outgoing {
-            tasks: names.map(|names| TaskOwner::new(Arc::clone(names), &caller.client.tasks)),
+            tasks: names.map(claim),
             notes: caller.notes.given_to(self.levels.is_some()),
             cancel: Cancel::Notify,
             resume: true,
             // What names a task has to be read.
-            stream: caller.revision.era() == Era::Legacy && !call.method.is_about_a_task(),
+            stream: caller.revision.era() == Era::Legacy
+                && !call.method.is_about_a_task()
+                && !begins_one,
             ..Outgoing::new(call.method.as_str(), params, self.headers())
         }
     }

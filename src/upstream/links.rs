@@ -316,11 +316,12 @@ impl Links {
         let nobody = Interest::new(self.settings.name.clone());
         let mut listening = Box::pin(Arc::clone(&link.connection).listen(&nobody));
         let (mut listened, opened) = (None, Instant::now());
+        let mut idle_after = opened;
         let is_over = loop {
             if let Some(Some(_)) = listened {
                 break true;
             }
-            let idle_until = slot.usage().idle_since + limit;
+            let idle_until = slot.usage().idle_since.max(idle_after) + limit;
             tokio::select! {
                 biased;
                 () = slot.evicted.cancelled() => break false,
@@ -340,6 +341,9 @@ impl Links {
                     let mut usage = slot.usage();
                     if usage.leases > 0 {
                         usage.idle_since = Instant::now();
+                    } else if link.connection.has_tasks() {
+                        // They end with it: its place may be taken by others, but it is not idle.
+                        idle_after = Instant::now();
                     } else if usage.idle_since.elapsed() >= limit {
                         drop(usage);
                         Self::remove(&mut table, &key, &slot);
@@ -421,7 +425,7 @@ impl Route {
 
     /// The reply; the connection, and with it the upstream, is in use until it has arrived.
     pub(super) fn outlast(self, upstream: &Upstream, reply: Reply) -> Reply {
-        let Reply { era, outcome: Outcome::Result(Body::Arriving(pieces)) } = reply else {
+        let Reply { era, scope, outcome: Outcome::Result(Body::Arriving(pieces)) } = reply else {
             return reply;
         };
         let in_use = (self, upstream.clone());
@@ -429,6 +433,6 @@ impl Route {
             let _in_use = &in_use;
             piece
         });
-        Reply { era, outcome: Outcome::Result(Body::Arriving(held.boxed())) }
+        Reply { era, scope, outcome: Outcome::Result(Body::Arriving(held.boxed())) }
     }
 }

@@ -236,8 +236,11 @@ impl Opener {
             };
             let opened = probe::open(wire, era, &declared).await?;
             let (wire, ear) = (wire.clone(), Arc::clone(ear));
-            let begun = Wired::begin(wanted.epoch, wire, ear, opened.introduction, &opened.headers);
-            let begun = begun.await.map(Arc::new);
+            let (introduction, headers) = (opened.introduction, &opened.headers);
+            let settings = &self.settings;
+            let begun =
+                Wired::begin(wanted.epoch, wire, ear, introduction, headers, settings).await;
+            let begun = begun.map(Arc::new);
             begun.map_err(|failure| Closed::Refused(Failure::into_reason(failure)))
         };
         timeout_at(deadline, opening).await.map_err(|_| self.late())?

@@ -78,7 +78,7 @@ impl Prompts {
                 Outcome::Error(rpc::Error::new(rpc::code::INVALID_PARAMS, text).to_bytes())
             }
         };
-        Reply { era: self.about.era(), outcome }
+        Reply { era: self.about.era(), scope: None, outcome }
     }
 
     fn get(&self, call: &Call) -> Result<Bytes, String> {

@@ -70,6 +70,8 @@ struct Shared {
     news: Notify,
     /// There is something for the server, or nothing is open any more.
     answers: Notify,
+    /// The call is given up.
+    given_up: Notify,
 }
 
 #[derive(Debug)]
@@ -85,6 +87,8 @@ struct State {
     minted: u64,
     /// Whether the server has answered, or is not waited for any more.
     is_closed: bool,
+    /// Whether the call is given up for a later one of its client.
+    is_given_up: bool,
 }
 
 #[derive(Debug)]
@@ -129,9 +133,10 @@ impl Questions {
             room,
             minted: 0,
             is_closed: false,
+            is_given_up: false,
         };
-        let (news, answers) = (Notify::new(), Notify::new());
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), news, answers }) }
+        let (news, answers, given_up) = (Notify::new(), Notify::new(), Notify::new());
+        Self { shared: Arc::new(Shared { state: Mutex::new(state), news, answers, given_up }) }
     }
 
     // --- The server's side ---
@@ -200,6 +205,30 @@ impl Questions {
     /// Whether the server's request of this id is open here.
     pub(super) fn has(&self, id: &Id) -> bool {
         self.lock().open.iter().any(|open| open.id.as_ref() == Some(id))
+    }
+
+    /// Whether the call waits for nothing but its client: the client has been asked all that is open.
+    pub(super) fn wait_for_client(&self) -> bool {
+        let state = self.lock();
+        !state.open.is_empty() && state.open.iter().all(|open| open.is_out)
+    }
+
+    /// Gives the call up, so that a later one of its client can be asked: it is cancelled at the server.
+    pub(super) fn give_up(&self) {
+        self.lock().is_given_up = true;
+        self.shared.given_up.notify_one();
+    }
+
+    /// Whether the call is given up.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.lock().is_given_up
+    }
+
+    /// Waits until the call is given up. Cancel-safe. For one reader.
+    pub(super) async fn given_up(&self) {
+        while !self.is_given_up() {
+            self.shared.given_up.notified().await;
+        }
     }
 
     /// Takes a request back; `false` if it is not open here.
@@ -415,6 +444,9 @@ pub(super) fn unsupported(method: &str) -> rpc::Error {
     let text = format!("Method not found: this client does not support {method}");
     rpc::Error::new(rpc::code::METHOD_NOT_FOUND, text)
 }
+
+/// What a server hears whose question could be about several calls.
+pub(super) const SEVERAL_CALLS: &str = "several calls of this client are under way, and nothing tells which of them asks: ask again later";
 
 /// What a server hears where there is no room for its question.
 const NO_ROOM: &str = "too many questions wait for their answers: ask again later";

@@ -139,6 +139,8 @@ pub enum CallEnd {
     Busy,
     /// The connection broke.
     Broke,
+    /// The server answered with an HTTP status that is no success.
+    HttpStatus,
     /// There was no answer in time.
     TimedOut,
     /// The answer cannot be passed on: it is too large, or breaks the protocol.
@@ -149,12 +151,13 @@ pub enum CallEnd {
 
 impl CallEnd {
     /// Each of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Result,
         Self::Error,
         Self::Unavailable,
         Self::Busy,
         Self::Broke,
+        Self::HttpStatus,
         Self::TimedOut,
         Self::Unfit,
         Self::Cancelled,
@@ -163,13 +166,16 @@ impl CallEnd {
     /// How a call ended of which there is no reply for this reason.
     pub fn of_failure(error: &Error) -> Self {
         match error {
-            Error::Unavailable(_) => Self::Unavailable,
+            Error::Unavailable(_) | Error::NoSuchTask => Self::Unavailable,
             Error::Busy { .. } => Self::Busy,
             Error::Broke(_) => Self::Broke,
+            Error::HttpStatus { .. } => Self::HttpStatus,
             Error::TimedOut(_) => Self::TimedOut,
-            Error::TooLarge(_) | Error::NoRoom | Error::Undeclared(_) | Error::Protocol(_) => {
-                Self::Unfit
-            }
+            Error::TooLarge(_)
+            | Error::NoRoom
+            | Error::Undeclared(_)
+            | Error::Crowded
+            | Error::Protocol(_) => Self::Unfit,
         }
     }
 
@@ -181,6 +187,7 @@ impl CallEnd {
             Self::Unavailable => "unavailable",
             Self::Busy => "busy",
             Self::Broke => "broke",
+            Self::HttpStatus => "http-status",
             Self::TimedOut => "timed-out",
             Self::Unfit => "unfit",
             Self::Cancelled => "cancelled",

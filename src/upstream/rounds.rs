@@ -85,7 +85,7 @@ where
                 Ok(response) => responses.set(String::from(&*given.key), response),
                 Err(error) => {
                     let outcome = Outcome::Error(error);
-                    return Ok(Reply { era: Era::Legacy, outcome });
+                    return Ok(Reply { era: Era::Legacy, scope: None, outcome });
                 }
             }
         }

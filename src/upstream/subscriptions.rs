@@ -26,7 +26,7 @@ use crate::mcp::call::Owner;
 use crate::mcp::dirty::{Dirty, with_parents};
 use crate::mcp::item::MAX_URI_BYTES;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::task::{TASK_ID, TaskOwner};
+use crate::mcp::task::{FollowedTask, TASK_ID, TaskScope};
 
 /// How long a server has to take a subscription, and a client to wait for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -107,7 +107,7 @@ pub(super) enum Listener {
     /// Of a resource, whose changes are marked here.
     Resource(Dirty),
     /// Of a task.
-    Task(TaskOwner),
+    Task(FollowedTask),
 }
 
 /// How a subscription stands with the server.
@@ -158,8 +158,9 @@ impl Interest {
         match settled.map(|standing| standing.clone()) {
             Ok(Standing::Held) => Ok(Subscribed::Held(subscription)),
             Ok(Standing::Refused(error)) => Ok(Subscribed::Refused(error)),
-            Ok(Standing::Failed(reason)) => Err(Error::Unavailable(reason)),
-            Ok(Standing::Wanted) | Err(_) => Err(Error::Unavailable("it was stopped".into())),
+            // The server may have been asked, and may have agreed.
+            Ok(Standing::Failed(reason)) => Err(Error::Broke(reason)),
+            Ok(Standing::Wanted) | Err(_) => Err(Error::Broke("it was stopped".into())),
         }
     }
 
@@ -315,14 +316,17 @@ impl Interest {
         }
     }
 
-    /// Takes the `params` of a notification about a task, for those who listen for it.
-    pub(super) fn told(&self, params: &Object) {
+    /// Takes the `params` of a notification about a task that is known at `scope`, for those who listen for it. The
+    /// same id may have been another task in the process before.
+    pub(super) fn told(&self, params: &Object, scope: TaskScope) {
         let Some(id) = params.get_string(TASK_ID) else { return };
         let table = self.lock();
         let Some(entry) = table.entries.get(&*id) else { return };
         for listener in entry.clients.values() {
-            if let Listener::Task(owner) = listener {
-                owner.tell(&id, params);
+            if let Listener::Task(task) = listener
+                && task.scope == scope
+            {
+                task.owner.tell(&task.handle, params);
             }
         }
     }

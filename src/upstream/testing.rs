@@ -290,6 +290,7 @@ pub(super) fn call(revision: Revision) -> Box<Call> {
         subject: "t".into(),
         params: Object::parse(r#"{"name":"t","arguments":{"n":1.0},"_meta":{"x":1}}"#)
             .expect("params"),
+        scope: None,
         // What the kept connection is opened with, so that calls go over that one.
         caller: Caller {
             abilities: Abilities::ALL,

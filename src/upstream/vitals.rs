@@ -240,7 +240,12 @@ impl Trial {
             // It said something, even if nobody can use it.
             (
                 None,
-                Error::TooLarge(_) | Error::NoRoom | Error::Undeclared(_) | Error::Protocol(_),
+                Error::TooLarge(_)
+                | Error::NoRoom
+                | Error::Undeclared(_)
+                | Error::Crowded
+                | Error::HttpStatus { .. }
+                | Error::Protocol(_),
             ) => Verdict::Alive,
             (None, _) => Verdict::Unknown,
         };
@@ -253,9 +258,10 @@ impl Trial {
         let Some(opened) = breaker.settle(pass, verdict, Instant::now()) else { return };
         let (pause, reason) = (opened.pause, opened.reason);
         if opened.again {
-            tracing::debug!(%upstream, reason, ?pause, "still failing, and left alone");
+            tracing::debug!(%upstream, reason, ?pause, "a probe failed: nothing is sent to it for a while");
         } else {
-            tracing::warn!(%upstream, reason, ?pause, "failing call after call, and left alone");
+            let text = "too many failures in a row: nothing is sent to it for a while";
+            tracing::warn!(%upstream, reason, ?pause, failures = opened.failures, "{text}");
         }
     }
 }
@@ -289,7 +295,7 @@ impl From<Error> for Failed {
     /// Only that it did not answer in time is known of an error alone to be the server's.
     fn from(error: Error) -> Self {
         let strike = match &error {
-            Error::TimedOut(_) => Some(Strike { reason: error.to_string(), rest: None }),
+            Error::TimedOut(_) => Some(Strike { reason: error.to_string() }),
             _ => None,
         };
         Self { error, strike }

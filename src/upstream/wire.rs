@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use super::breaker::Strike;
 use super::questions::Questions;
+use super::tasks::TaskClaim;
 use super::{Error, http, sse, stdio};
 use crate::budget::Unheld;
 use crate::json::Object;
@@ -22,7 +23,6 @@ use crate::mcp::call::Outcome;
 use crate::mcp::meta;
 use crate::mcp::note::Notes;
 use crate::mcp::question::Abilities;
-use crate::mcp::task::TaskOwner;
 use crate::rpc;
 
 /// A request, dressed by a dialect.
@@ -48,7 +48,7 @@ pub(super) struct Outgoing {
     /// Where the resources go that the other side agrees to tell of.
     pub(super) acknowledged: Option<mpsc::Sender<Honored>>,
     /// Whose tasks its answer may name, where the server tells of them by itself.
-    pub(super) tasks: Option<TaskOwner>,
+    pub(super) tasks: Option<TaskClaim>,
     /// Told once it is on its way.
     pub(super) sent: Sent,
 }
@@ -122,7 +122,7 @@ impl Sent {
         }
     }
 
-    /// The other side has seen nothing of it, after all.
+    /// The other side has seen nothing of it, after all, or has refused it unexecuted.
     pub(super) fn take_back(&self) {
         if self.request.swap(false, Ordering::Relaxed) {
             self.of_call.fetch_sub(1, Ordering::Relaxed);
@@ -186,6 +186,8 @@ pub(super) enum Failure {
     Undeclared(Abilities),
     /// Too much that it asks waits for clients' answers already.
     Crowded,
+    /// It names a task that did not begin on this connection. Nothing was sent.
+    NoSuchTask,
     /// What came back is no answer.
     Protocol(String),
 }
@@ -204,17 +206,15 @@ impl Failure {
     /// Why this counts against the server, if it does. The end of a child, or of a stream that all requests share,
     /// is not the failure of each of them: its supervisor sees to that.
     pub(super) fn strike(&self, wire: &str) -> Option<Strike> {
-        let strike = |reason: String, rest| Some(Strike { reason, rest });
-        match self {
-            Self::Refused { status, retry_after, .. } => match status.as_u16() {
-                429 | 503 => strike(format!("it answered with HTTP {status}"), *retry_after),
-                500.. => strike(format!("it answered with HTTP {status}"), None),
-                _ => None,
-            },
-            Self::Broke(reason) if wire == "http" => strike(reason.clone(), None),
-            Self::TimedOut(time) => strike(Error::TimedOut(*time).to_string(), None),
-            _ => None,
-        }
+        let reason = match self {
+            Self::Refused { status, .. } if matches!(status.as_u16(), 429 | 500..) => {
+                format!("it answered with HTTP {status}")
+            }
+            Self::Broke(reason) if wire == "http" => reason.clone(),
+            Self::TimedOut(time) => Error::TimedOut(*time).to_string(),
+            _ => return None,
+        };
+        Some(Strike { reason })
     }
 }
 
@@ -237,17 +237,13 @@ impl From<Failure> for Error {
             Failure::TooLarge(limit) => Self::TooLarge(limit),
             Failure::NoRoom => Self::NoRoom,
             Failure::Undeclared(abilities) => Self::Undeclared(abilities),
-            Failure::Crowded => Self::Busy { retry_after: Duration::from_secs(1) },
+            Failure::Crowded => Self::Crowded,
+            Failure::NoSuchTask => Self::NoSuchTask,
             Failure::Protocol(reason) => Self::Protocol(reason),
-            Failure::Refused { status, .. } => {
-                let reason = format!("it answered with HTTP {status}");
-                match status.as_u16() {
-                    // Whoever says this has not run anything.
-                    401 | 403 | 429 | 503 => Self::Unavailable(reason),
-                    500.. => Self::Broke(reason),
-                    _ => Self::Protocol(reason),
-                }
-            }
+            Failure::Refused { status, retry_after, .. } => match status.as_u16() {
+                401 | 403 | 429 | 500.. => Self::HttpStatus { status, retry_after },
+                _ => Self::Protocol(format!("it answered with HTTP {status}")),
+            },
         }
     }
 }

@@ -260,6 +260,29 @@ async fn f08_every_status_with_every_body_is_an_error_of_its_kind() {
     weir.stop().await;
 }
 
+#[tokio::test]
+async fn f08_who_is_refused_for_credentials_leaves_a_warning_whatever_the_client_is_told() {
+    let _turn = beside_others().await;
+    let rpc = r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32050,"message":"no"}}"#;
+    for (status, body, message) in
+        [(401, "", "a call has no reply"), (403, rpc, "the server refused a request")]
+    {
+        let lab = Lab::new().http("modern", json!({ "revision": "2026-07-28" })).await;
+        let weir = lab.serve_all("").await;
+        let fault = json!({ "status": status, "content_type": "application/json", "text": body });
+        let (outcome, _) = weir.call("modern", fault).await;
+        assert!(matches!(outcome, Outcome::Error { .. }), "{status}: {outcome:?}");
+        let told = weir.logged(message);
+        let told = told.unwrap_or_else(|| panic!("{status}: {:?}", weir.log()));
+        assert_eq!(
+            (told["level"].as_str(), told["upstream"].as_str()),
+            (Some("WARN"), Some("modern"))
+        );
+        assert!(told.to_string().contains(&status.to_string()), "{told}");
+        weir.stop().await;
+    }
+}
+
 // === F-09, F-13: coming and going ===
 
 #[tokio::test]

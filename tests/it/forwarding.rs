@@ -323,3 +323,48 @@ async fn s16_n83_a_clients_key_reaches_no_upstream_over_any_wire() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_trace_context_reaches_an_upstream_only_if_it_is_well_formed() {
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let good = format!(r#""traceparent":"{PARENT}","tracestate":"a=1,b@c=2","baggage":"k=v;p""#);
+    let long = "x".repeat(9_000);
+    let cases = [
+        (good.clone(), good),
+        (
+            r#""traceparent":"x\u0000","tracestate":"a=1","baggage":"k=v""#.into(),
+            r#""baggage":"k=v""#.into(),
+        ),
+        (
+            format!(r#""traceparent":"{PARENT}","tracestate":"a=\u0000""#),
+            format!(r#""traceparent":"{PARENT}""#),
+        ),
+        (format!(r#""traceparent":"{PARENT}\u000a","baggage":"k=\r\n""#), String::new()),
+        (format!(r#""traceparent":7,"tracestate":"a={long}","baggage":"k={long}""#), String::new()),
+        (r#""tracestate":"a=1","baggage":[]"#.into(), String::new()),
+    ];
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        let upstream = world.upstream("hub");
+        for (sent, expected) in &cases {
+            for (method, item) in [
+                ("tools/call", r#""name":"hub__a""#),
+                ("prompts/get", r#""name":"hub__a""#),
+                ("resources/read", r#""uri":"file:///a""#),
+                ("completion/complete", r#""ref":{"type":"ref/prompt","name":"hub__a"},"argument":{"name":"x","value":""}"#),
+            ] {
+                let params = format!(r#"{{{item},"_meta":{{"example.org/x":1.0,{sent}}}}}"#);
+                client.request(method, &params).await;
+                let seen = upstream.last(method).params;
+                let seen = object(std::str::from_utf8(&seen).expect("text"));
+                let meta = seen.get_object("_meta").expect("a _meta");
+                assert_eq!(meta.get("example.org/x"), Some("1.0"));
+                let expected = object(&format!("{{{expected}}}"));
+                for name in ["traceparent", "tracestate", "baggage"] {
+                    assert_eq!(meta.get(name), expected.get(name), "{method} {sent}");
+                }
+            }
+        }
+    })
+    .await;
+}

@@ -1,7 +1,7 @@
 //! Called once: an upstream that breaks, forgets or comes back never runs a call twice.
 
-use crate::cell::{LEGACY_HTTP, MODERN_HTTP, SIDES};
-use crate::client::named;
+use crate::cell::{LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, SIDES, Side};
+use crate::client::{Reply, named, object};
 use crate::upstream::Answer;
 use crate::world::{World, everywhere, hub, settle};
 
@@ -71,5 +71,72 @@ async fn a_session_that_its_server_has_forgotten_is_opened_again() {
         drop(ears);
         drop(client);
         world.close().await;
+    }
+}
+
+/// What a client is told of a call that its upstream answers in this way.
+async fn told(upstream: Side, client: Side, answer: Answer) -> Reply {
+    let world = World::start(hub(upstream), "").await;
+    let client = world.client(client).await;
+    world.upstream("hub").answer("tools/call", answer);
+    let reply = client.call_tool("hub__a").await;
+    assert_eq!(world.upstream("hub").count("tools/call"), 1);
+    drop(client);
+    world.close().await;
+    reply
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_sent_and_refused_is_not_said_to_have_been_left_undone() {
+    for upstream in [MODERN_HTTP, LEGACY_HTTP, LEGACY_SSE] {
+        for status in [401, 403, 429, 500, 502, 503, 504] {
+            for client in [MODERN_HTTP, LEGACY_HTTP] {
+                let reply = told(upstream, client, Answer::Status(status)).await;
+                let text = reply.error();
+                let is_true = text.contains("may have been carried out")
+                    && text.contains(&format!("HTTP {status}"));
+                assert!(is_true, "{upstream} {status}: {text}");
+                assert_eq!((reply.code(), reply.status), (5030, 200), "{upstream} {status}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_a_server_wants_to_be_asked_again_is_passed_on_to_the_client_of_the_call() {
+    for upstream in [MODERN_HTTP, LEGACY_HTTP, LEGACY_SSE] {
+        for (status, code, seconds) in [(429, 4290, 7), (503, 5030, 0), (503, 5030, u64::MAX)] {
+            for client in [MODERN_HTTP, LEGACY_HTTP, LEGACY_STDIO] {
+                let reply = told(upstream, client, Answer::Later(status, seconds)).await;
+                let error = object(reply.error());
+                let wait = seconds.min(86_400) * 1_000;
+                let data = error.get_object("data").expect("data");
+                assert_eq!(data.get("retryAfterMs"), Some(&*wait.to_string()), "{upstream}");
+                assert_eq!(reply.code(), code, "{upstream}: {reply:?}");
+                let expected = if client.is_http() { status } else { 200 };
+                assert_eq!(reply.status, expected, "{upstream}: {reply:?}");
+                assert!(reply.error().contains("may have been carried out"), "{reply:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_wants_to_be_asked_again_later_is_left_to_the_other_clients() {
+    for upstream in [MODERN_HTTP, LEGACY_HTTP] {
+        for (status, seconds) in [(429, 0), (429, 3_600), (503, 0), (503, 1), (503, 3_600)] {
+            let world = World::start(hub(upstream), "").await;
+            let (ann, bob) = (world.client(MODERN_HTTP).await, world.client(LEGACY_HTTP).await);
+            let hub = world.upstream("hub");
+            hub.answer("tools/call", Answer::Later(status, seconds));
+            assert!(ann.call_tool("hub__a").await.outcome.is_err());
+            let reply = bob.get_prompt("hub__a").await;
+            assert!(reply.outcome.is_ok(), "{upstream} {status} {seconds}: {reply:?}");
+            hub.behave("tools/call");
+            let reply = ann.call_tool("hub__b").await;
+            assert!(reply.outcome.is_ok(), "{upstream} {status} {seconds}: {reply:?}");
+            drop((ann, bob));
+            world.close().await;
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! (rows N-65, S-53).
 
 mod related;
+mod scope;
 mod told;
 
 use crate::cell::{Cell, LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side};
@@ -34,6 +35,13 @@ fn has_tasks(cell: Cell) -> bool {
 fn task(side: Side, before: &str, own: &str) -> String {
     let ttl = if side.is_modern() { "ttlMs" } else { "ttl" };
     format!(r#"{{{before}"taskId":"{own}",{STATE},"{ttl}":60000}}"#)
+}
+
+/// What a server says of a task beside its id.
+fn state_of(side: Side, status: &str) -> String {
+    let ttl = if side.is_modern() { "ttlMs" } else { "ttl" };
+    let state = STATE.replace("working", status);
+    format!(r#"{state},"{ttl}":60000,"x":1.0"#)
 }
 
 /// Lets this upstream's tools answer with a task of this id.

@@ -54,6 +54,8 @@ pub(crate) enum Answer {
     HangUp,
     /// This HTTP status.
     Status(u16),
+    /// This HTTP status, with `Retry-After` in seconds.
+    Later(u16, u64),
 }
 
 /// A request as it came.
@@ -466,7 +468,8 @@ impl Upstream {
             }
             Answer::Silence => self.lock().hung.push(sink),
             Answer::HangUp => sink.send(Out::HangUp),
-            Answer::Status(status) => sink.send(Out::Status(status)),
+            Answer::Status(status) => sink.send(Out::Status(status, None)),
+            Answer::Later(status, seconds) => sink.send(Out::Status(status, Some(seconds))),
         }
     }
 

@@ -112,8 +112,8 @@ fn tuning() -> Vec<Key> {
             "cool_down",
             Shape::Duration,
             "For how long: calls fail at once with error 5030, and lists stay as they are. Then one call, or one list, \
-             finds out whether the server is back; if it is not, the time doubles. A server that asks for more with \
-             `Retry-After` gets up to a minute. Not longer than `max_cool_down`.",
+             finds out whether the server is back; if it is not, the time doubles. `Retry-After` is passed on to the \
+             client of the call that it answers, and changes nothing here. Not longer than `max_cool_down`.",
         )
         .or(duration(default.breaker.cool_down)),
         Key::new("max_cool_down", Shape::Duration, "The longest that it is left alone.")

@@ -11,10 +11,11 @@ use hyper::http::request::Parts;
 use super::Connection;
 use super::body::{self, Reply};
 use super::routes::Route;
-use crate::audit::{self, Ending, Outcome, Record, Unrecorded, Wire};
+use crate::audit::{Ending, Outcome, Record, Unrecorded, Wire};
 use crate::downstream::answer::{Answer, Failure};
 use crate::downstream::recording::Streaming;
 use crate::downstream::{Door, encode, origin};
+use crate::mcp::trace_context;
 use crate::trail;
 
 /// Begins the record of a request whose head is there.
@@ -33,7 +34,7 @@ pub(super) fn begin(
     record.over_http(parts.method.as_str());
     if let Some(trace) = origin::only(&parts.headers, &TRACEPARENT) {
         record.traced(trace);
-        trail::leave(|known| known.trace = audit::trace_id(trace));
+        trail::leave(|known| known.trace = trace_context::trace_id(trace));
     }
     record
 }
@@ -77,4 +78,4 @@ pub(super) async fn end(record: Record, reply: &mut Reply) {
 }
 
 /// Names the trace that the request is a part of (W3C Trace Context).
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACEPARENT: HeaderName = HeaderName::from_static(trace_context::TRACEPARENT);

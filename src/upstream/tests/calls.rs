@@ -310,15 +310,15 @@ async fn an_error_is_a_reply_under_any_status() {
 #[tokio::test(start_paused = true)]
 async fn a_status_without_an_error_says_whether_the_call_may_have_run() {
     let kind = |error: Error| match error {
-        Error::Unavailable(_) => "not run",
-        Error::Broke(_) => "may have run",
+        Error::HttpStatus { .. } => "may have run",
         Error::Protocol(_) => "nonsense",
         other => panic!("{other:?}"),
     };
     for (status, expected) in [
-        (401, "not run"),
-        (429, "not run"),
-        (503, "not run"),
+        (401, "may have run"),
+        (403, "may have run"),
+        (429, "may have run"),
+        (503, "may have run"),
         (500, "may have run"),
         (504, "may have run"),
         (302, "nonsense"),
@@ -330,6 +330,22 @@ async fn a_status_without_an_error_says_whether_the_call_may_have_run() {
         assert_eq!(kind(running.end().await.expect_err("no reply")), expected, "{status}");
         world.finish().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_of_which_a_part_was_sent_is_not_said_to_have_been_left_undone() {
+    let mut world = World::http(Era::Modern).await;
+    let running = Running::start(&world, call(LEGACY));
+    let request = world.post().await;
+    // Executed up to here, and to be sent once more: but there is no way any more.
+    let result = json!({ "resultType": "input_required", "requestState": "s" });
+    let answer = json!({ "jsonrpc": "2.0", "id": request.id(), "result": result });
+    world.dial.refuses.store(true, Ordering::Relaxed);
+    let response = hyper::Response::builder().header("content-type", "application/json");
+    request.reply(response.header("connection", "close"), answer.to_string());
+    let error = running.end().await.expect_err("no way");
+    assert!(matches!(error, Error::Broke(_)), "{error}");
+    world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]

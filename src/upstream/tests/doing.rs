@@ -212,19 +212,44 @@ async fn f04_a_server_that_answers_nothing_is_left_alone_and_a_probe_that_is_giv
 }
 
 #[tokio::test(start_paused = true)]
-async fn f08_a_server_that_asks_for_a_rest_gets_it_at_once_for_a_minute_at_most() {
-    for (status, after, rest) in [(503, "7", 7), (429, "3600", 60), (503, "soon", 0)] {
+async fn f08_retry_after_is_told_to_its_caller_and_leaves_the_server_to_all_others() {
+    let told = |seconds| Some(Duration::from_secs(seconds));
+    for (status, after, expected) in [
+        (503, "0", told(0)),
+        (503, "7", told(7)),
+        (429, "1", told(1)),
+        (429, "99999999", told(24 * 60 * 60)),
+        (503, "soon", None),
+    ] {
         let mut world = World::http(Era::Modern).await;
-        let running = Running::start(&world, call(MODERN));
-        let request = world.post().await;
-        let response = hyper::Response::builder().status(status).header("retry-after", after);
-        request.reply(response, String::new());
-        running.end().await.expect_err("no reply");
-        let report = world.upstream.report();
-        let due = report.next_try.map_or(0, |due| (due - report.since).as_secs());
-        assert_eq!(due, rest, "{status} {after}");
+        for count in 1..=5 {
+            let running = Running::start(&world, call(MODERN));
+            let request = world.post().await;
+            let response = hyper::Response::builder().status(status).header("retry-after", after);
+            request.reply(response, String::new());
+            let error = running.end().await.expect_err("no reply");
+            let Error::HttpStatus { retry_after, .. } = error else { panic!("{error}") };
+            assert_eq!(retry_after, expected, "{status} {after}");
+            // By the breaker's own rule, after five in a row, and for no longer than that says.
+            let report = world.upstream.report();
+            let rest = report.next_try.map(|due| (due - report.since).as_secs());
+            assert_eq!(rest, (count == 5).then_some(5), "{status} {after}");
+        }
         world.finish().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_for_its_credentials_is_no_failing_server() {
+    let mut world = World::http(Era::Modern).await;
+    for status in [401, 403].repeat(5) {
+        let error = call_refused(&mut world, status).await;
+        let is_status = matches!(&error, Error::HttpStatus { status: it, .. } if *it == status);
+        assert!(is_status, "{error}");
+    }
+    assert_eq!(world.upstream.report().state, State::Up);
+    assert_eq!(ended(&world, CallEnd::HttpStatus), 10);
+    world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -217,7 +217,7 @@ async fn a_refusal_is_passed_on_and_leaves_nothing_behind() {
     let (joining, began) = (join(&world, A, &dirty), Instant::now());
     assert_eq!(peer.read().await["method"], "resources/subscribe");
     let failed = joining.await.expect("no panic").expect_err("no answer");
-    assert!(matches!(failed, Error::TimedOut(PATIENCE) | Error::Unavailable(_)), "{failed:?}");
+    assert!(matches!(failed, Error::TimedOut(PATIENCE) | Error::Broke(_)), "{failed:?}");
     assert_eq!(began.elapsed(), PATIENCE);
     assert_eq!(peer.read().await["method"], "notifications/cancelled");
     world.finish().await;

@@ -1,6 +1,7 @@
 //! Questions where each client has a connection to the upstream of its own.
 
 use super::*;
+use crate::upstream::Cancelled;
 
 const OWN: &str = "[upstreams.hub]\nsharing = \"client\"\n";
 
@@ -57,6 +58,94 @@ async fn two_clients_are_asked_on_two_streams() {
         assert_eq!(answers, [ROOTS.answer]);
         call.result(r#"{"content":[],"done":1.0}"#);
         check_done(&anns.reply().await);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_after_one_that_was_abandoned_is_asked_and_the_abandoned_call_is_cancelled() {
+    everywhere(OWN, hub, async |world, cell| {
+        if can_ask(cell.upstream) || !cell.client.is_modern() {
+            return;
+        }
+        let client = world.client_declaring(cell.client, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut abandoned = Vec::new();
+        // More of them than may wait at a time.
+        for turn in 0..20 {
+            let mut talk = Talk::start(&client, CALL);
+            let id = format!("q{turn}");
+            let call = put(upstream, held.next().await, &[(&id, SAMPLING)]).expect("a legacy one");
+            let questions = talk.asked(1).await;
+            check_put(&questions[0], SAMPLING, cell);
+            abandoned.push((call, talk.state.take().expect("a state"), questions));
+        }
+        let (last, state, questions) = abandoned.pop().expect("the last one");
+        for (at, (call, state, questions)) in abandoned.into_iter().enumerate() {
+            assert_eq!(call.cancelled().await, Cancelled::Told);
+            // The server hears what became of its question, too.
+            let refused = upstream.answer_to(&format!("q{at}")).await;
+            assert!(!object(&refused).has("result"), "{refused}");
+            let late = retry(CALL, &state, &[(&questions[0].key, SAMPLING.answer)]);
+            let late = client.request(CALL.0, &late).await;
+            assert_eq!(late.code(), -32602, "{late:?}");
+        }
+        assert!(last.is_wanted());
+        let params = retry(CALL, &state, &[(&questions[0].key, SAMPLING.answer)]);
+        let exchange = client.start(CALL.0, &params);
+        let answer = upstream.answer_to("q19").await;
+        assert_eq!(object(&answer).get("result"), Some(SAMPLING.answer));
+        last.result(done(upstream));
+        check_done(&exchange.reply().await);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_could_be_of_two_calls_is_refused_in_true_words() {
+    everywhere(OWN, hub, async |world, cell| {
+        if can_ask(cell.upstream) || !cell.client.is_modern() {
+            return;
+        }
+        let client = world.client_declaring(cell.client, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let (first, second) = (Talk::start(&client, CALL), Talk::start(&client, CALL));
+        let calls = [held.next().await, held.next().await];
+        let [one, two] = calls;
+        let one = put(upstream, one, &[("q", SAMPLING)]).expect("a legacy one");
+        let refused = object(&upstream.answer_to("q").await);
+        let error = refused.get_object("error").expect("an error");
+        assert_eq!(error.get("code"), Some("-32603"));
+        let text = error.get_string("message").expect("a message").into_owned();
+        assert!(!text.contains("does not support") && text.contains("several calls"), "{text}");
+        for (call, talk) in [(one, first), (two, second)] {
+            talk.end(call, upstream).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_answered_while_another_one_waits_does_not_end_that_one() {
+    everywhere(OWN, hub, async |world, cell| {
+        if can_ask(cell.upstream) || !cell.client.is_modern() {
+            return;
+        }
+        let client = world.client_declaring(cell.client, ALL).await;
+        let upstream = world.upstream("hub");
+        let mut held = upstream.hold(CALL.0);
+        let mut talk = Talk::start(&client, CALL);
+        let call = put(upstream, held.next().await, &[("q1", SAMPLING)]);
+        let questions = talk.asked(1).await;
+        let other = Talk::start(&client, CALL);
+        let second = held.next().await;
+        other.end(second, upstream).await;
+        talk.answer(&[(&questions[0].key, SAMPLING.answer)]).await;
+        let (call, answers) = hear(upstream, &mut held, call, &["q1"], 0).await;
+        assert_eq!(answers, [SAMPLING.answer]);
+        talk.end(call, upstream).await;
     })
     .await;
 }

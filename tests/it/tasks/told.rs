@@ -5,7 +5,8 @@ use std::time::Duration;
 use weir::mcp::kind::Kind;
 
 use super::{
-    BOTH, EXTENSION, ROLES, STATE, about, begin_tasks, begun, has_tasks, is_unknown, working,
+    BOTH, EXTENSION, ROLES, about, begin_tasks, begun, has_tasks, is_unknown, state_of as state,
+    working,
 };
 use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side};
 use crate::client::{Client, object};
@@ -14,13 +15,6 @@ use crate::world::{World, everywhere, pass};
 
 /// Longer than anything is held back.
 const LONG: Duration = Duration::from_secs(10);
-
-/// What a server says of a task beside its id.
-fn state(side: Side, status: &str) -> String {
-    let ttl = if side.is_modern() { "ttlMs" } else { "ttl" };
-    let state = STATE.replace("working", status);
-    format!(r#"{state},"{ttl}":60000,"x":1.0"#)
-}
 
 async fn tell(upstream: &Upstream, own: &str, status: &str) {
     upstream.until_listened(own).await;
@@ -123,8 +117,13 @@ async fn a_listen_names_its_tasks_to_the_upstream_and_goes_on_after_a_gap() {
         hub.restart();
         pass(LONG).await;
         tell(hub, "own-1", "completed").await;
-        let task = ears.next_task().await;
-        assert_eq!(task.get_string("taskId").as_deref(), Some(&*anns));
+        if side.is_http() {
+            let task = ears.next_task().await;
+            assert_eq!(task.get_string("taskId").as_deref(), Some(&*anns));
+        } else {
+            // In the new process this is another task.
+            ears.stays_silent().await;
+        }
         drop((ears, bobs_ears));
         drop((ann, bob));
         world.close().await;

@@ -24,8 +24,8 @@ pub(super) enum Out {
     Piece(Bytes),
     /// No answer: the connection ends.
     HangUp,
-    /// No answer but this HTTP status.
-    Status(u16),
+    /// No answer but this HTTP status, with `Retry-After` in seconds if there is one.
+    Status(u16, Option<u64>),
 }
 
 /// Where a server puts it: the process's output, or the request's own response.

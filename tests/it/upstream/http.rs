@@ -10,7 +10,7 @@ use futures::stream;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -202,7 +202,7 @@ impl Upstream {
                 let first = stream::once(async { Ok(Frame::data(first)) });
                 json(200, StreamBody::new(first.chain(rest)).boxed_unsync())
             }
-            Some(Out::Status(code)) => status(code),
+            Some(Out::Status(code, after)) => later(code, after),
             Some(Out::HangUp) | None => {
                 let cut = stream::once(async { Err(io::ErrorKind::BrokenPipe.into()) });
                 json(200, StreamBody::new(cut).boxed_unsync())
@@ -229,7 +229,7 @@ fn events(outs: mpsc::Receiver<Out>, first: Option<Out>) -> Response<Body> {
                 (Ok(Frame::data(event_stream::write_message(&answer))), None)
             }
             Some(Out::Piece(piece)) => (Ok(Frame::data(piece)), Some((None, outs))),
-            Some(Out::HangUp | Out::Status(_)) => (Err(io::ErrorKind::BrokenPipe.into()), None),
+            Some(Out::HangUp | Out::Status(..)) => (Err(io::ErrorKind::BrokenPipe.into()), None),
             None => return None,
         })
     };
@@ -245,6 +245,15 @@ fn json(code: u16, body: Body) -> Response<Body> {
     *response.status_mut() = StatusCode::from_u16(code).expect("a status");
     let value = "application/json".parse().expect("a header value");
     response.headers_mut().insert(CONTENT_TYPE, value);
+    response
+}
+
+/// A status that may say when to come back.
+pub(super) fn later(code: u16, retry_after: Option<u64>) -> Response<Body> {
+    let mut response = status(code);
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
     response
 }
 

@@ -16,7 +16,7 @@ use weir::mcp::revision::Revision;
 use weir::rpc::Message;
 
 use super::call::{Out, Sink};
-use super::http::{Body, status, text};
+use super::http::{Body, later, status, text};
 use super::{Ear, QUEUE, Upstream};
 
 impl Upstream {
@@ -53,7 +53,7 @@ impl Upstream {
                     Ok(event_stream::write_message(&message))
                 }
                 Out::Piece(piece) => Ok(piece),
-                Out::HangUp | Out::Status(_) => Err(io::ErrorKind::BrokenPipe.into()),
+                Out::HangUp | Out::Status(..) => Err(io::ErrorKind::BrokenPipe.into()),
             };
             Some((piece.map(Frame::data), outs))
         });
@@ -109,7 +109,7 @@ impl Upstream {
         let (sender, mut outs) = mpsc::channel(QUEUE);
         self.receive(of, request, head.headers.clone(), Sink(sender));
         match outs.try_recv() {
-            Ok(Out::Status(code)) => return status(code),
+            Ok(Out::Status(code, after)) => return later(code, after),
             Ok(first) => stream.send(first),
             Err(_) => {}
         }

@@ -114,7 +114,7 @@ async fn write(
         let bytes = match out {
             Some(Out::Note(line) | Out::Last(line)) => [&line[..], b"\n"].concat(),
             Some(Out::Piece(piece)) => piece.to_vec(),
-            Some(Out::HangUp | Out::Status(_)) | None => return stop.cancel(),
+            Some(Out::HangUp | Out::Status(..)) | None => return stop.cancel(),
         };
         let written = stop.run_until_cancelled(output.write_all(&bytes)).await;
         if !matches!(written, Some(Ok(()))) {
