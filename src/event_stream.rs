@@ -60,6 +60,8 @@ pub struct Reader {
     ends: Option<(Bytes, BytesMut, Unheld)>,
     /// What the event takes of a budget, if it counts against one.
     growing: Option<Growing>,
+    /// How many lines without data came since somebody asked.
+    padding: u32,
 }
 
 impl Reader {
@@ -78,6 +80,7 @@ impl Reader {
             cuts: false,
             ends: None,
             growing: None,
+            padding: 0,
         }
     }
 
@@ -99,6 +102,12 @@ impl Reader {
     /// How long the server asks a client to wait before it connects again, in milliseconds.
     pub fn retry_ms(&self) -> Option<u64> {
         self.retry_ms
+    }
+
+    /// How many lines came since this was asked last that neither held data nor ended an event: comments, fields, empty
+    /// lines.
+    pub fn take_padding(&mut self) -> u32 {
+        std::mem::take(&mut self.padding)
     }
 
     /// Whether some of an event's data has come, and not its end.
@@ -169,13 +178,16 @@ impl Reader {
             line = line.slice(3..);
         }
         if line.is_empty() {
-            return self.end_event();
+            let event = self.end_event();
+            self.padding += u32::from(event.is_none());
+            return event;
         }
         let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
         let (field, mut value) = (&line[..colon], line.slice((colon + 1).min(line.len())..));
         if value.starts_with(b" ") {
             value = value.slice(1..);
         }
+        self.padding += u32::from(field != b"data");
         match field {
             b"data" if !self.has_data => {
                 self.has_data = true;

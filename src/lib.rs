@@ -11,7 +11,7 @@
 //! | 3, siblings | [`audit`] who did what, [`catalog`] what each policy may see, [`policy`] who may what, [`upstream`] live servers |
 //! | 2 | [`mcp`] the protocol, in no dialect |
 //! | 1 | [`rpc`] JSON-RPC |
-//! | 0, text | [`budget`], [`json`], [`line`], [`event_stream`], [`hidden`], [`meter`], [`moment`], [`secret`], [`trail`], [`chance`]; files: [`regular_file`], [`folder_watch`] |
+//! | 0, text | [`budget`], [`json`], [`line`], [`event_stream`], [`fairness`], [`hidden`], [`meter`], [`moment`], [`secret`], [`trail`], [`chance`]; files: [`regular_file`], [`folder_watch`] |
 
 #![cfg_attr(
     test,
@@ -32,6 +32,7 @@ pub mod cli;
 pub mod config;
 pub mod downstream;
 pub mod event_stream;
+pub mod fairness;
 pub mod folder_watch;
 pub mod gateway;
 pub mod guard;

@@ -21,6 +21,8 @@ pub struct Lines {
     skipping: bool,
     /// What the line takes of a budget, if it counts against one.
     growing: Option<Growing>,
+    /// How many empty lines were dropped since somebody asked.
+    empty: u32,
 }
 
 /// A line, or the news that one is not to be had.
@@ -40,7 +42,7 @@ const HEAD_BYTES: usize = 4_096;
 impl Lines {
     /// Cuts lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { held: BytesMut::new(), searched: 0, limit, skipping: false, growing: None }
+        Self { held: BytesMut::new(), searched: 0, limit, skipping: false, growing: None, empty: 0 }
     }
 
     /// The same, where a line that is not small counts against a budget until nobody has it any more.
@@ -54,9 +56,20 @@ impl Lines {
         &mut self.held
     }
 
+    /// How many empty lines were dropped since this was asked last.
+    pub fn take_empty(&mut self) -> u32 {
+        std::mem::take(&mut self.empty)
+    }
+
     /// The next complete line.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {
+            // Many of them at once cost no more than their bytes.
+            if self.searched == 0 && !self.skipping {
+                let empty = self.held.iter().take_while(|byte| **byte == b'\n').count();
+                self.held.advance(empty);
+                self.empty = self.empty.saturating_add(u32::try_from(empty).unwrap_or(u32::MAX));
+            }
             let end = self.held[self.searched..].iter().position(|byte| *byte == b'\n');
             let Some(end) = end.map(|at| self.searched + at) else {
                 return self.wait_for_more();
@@ -87,6 +100,7 @@ impl Lines {
             if !line.iter().all(u8::is_ascii_whitespace) {
                 return Some(Line::Whole(line));
             }
+            self.empty = self.empty.saturating_add(1);
         }
     }
 
@@ -171,6 +185,15 @@ mod tests {
         assert_eq!(last(99, b"a\nrest\r"), Some(whole("rest")));
         assert_eq!(last(99, b"a\n"), None);
         assert_eq!(last(4, b"too long"), None);
+    }
+
+    #[test]
+    fn empty_lines_are_counted() {
+        let mut lines = Lines::new(99);
+        lines.buffer().extend_from_slice(b"\n\na\n\r\n \n\nb\n\n");
+        assert_eq!((lines.next_line(), lines.take_empty()), (Some(whole("a")), 2));
+        assert_eq!((lines.next_line(), lines.take_empty()), (Some(whole("b")), 3));
+        assert_eq!((lines.next_line(), lines.take_empty(), lines.take_empty()), (None, 1, 0));
     }
 
     #[test]

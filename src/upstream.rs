@@ -37,6 +37,7 @@ mod life;
 mod links;
 pub mod meter;
 mod modern;
+mod nonsense;
 mod opener;
 mod pace;
 mod passing;

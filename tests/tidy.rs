@@ -11,6 +11,7 @@ const FLOORS: [&[&str]; 7] = [
         "bulk",
         "chance",
         "event_stream",
+        "fairness",
         "folder_watch",
         "hex",
         "hidden",

@@ -1,7 +1,7 @@
 //! Streamable HTTP and the HTTP+SSE pair, written by hand, since what is to go wrong lies below HTTP.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
@@ -142,6 +142,13 @@ fn reply(
         headers += &format!("Content-Type: {content}\r\n");
         let body = if fault.text.is_some() { text } else { Vec::new() };
         return write(stream, &format!("{code} Status"), &headers, &body, fault);
+    }
+    if let Some(text) = &fault.flood {
+        headers += "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+        stream.write_all(format!("HTTP/1.1 200 OK\r\n{headers}").as_bytes())?;
+        let ended = wire::flood(stream, &chunk(&wire::many(text)));
+        server.note("heard", format_args!("hang-up {}", answer.method));
+        return ended;
     }
     let has_more = !answer.before.is_empty() || fault.comments_ms.is_some();
     let notices = answer.after.iter().map(|text| wire::event(text.as_bytes()));

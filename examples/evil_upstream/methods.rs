@@ -118,7 +118,7 @@ impl Server {
         }
         let nonce = &params["arguments"]["nonce"];
         let brought = params["arguments"]["fault"].as_str().map(Fault::brought);
-        let fault = brought.or_else(|| script.on.get(method).cloned()).unwrap_or_default();
+        let mut fault = brought.or_else(|| script.on.get(method).cloned()).unwrap_or_default();
         if is_call && fault.status.is_none() {
             self.note("executed", nonce.as_str().unwrap_or("-"));
         }
@@ -131,6 +131,7 @@ impl Server {
             let text = text.replace("$ID", &id.to_string()).replace("$TOKEN", &token);
             text.replace("$NONCE", nonce).replace("$NAME", &self.name)
         };
+        fault.flood = fault.flood.as_ref().map(fill);
         let text = match &fault.text {
             Some(text) => fill(text),
             None => self.answer(script, id, method, params).to_string(),

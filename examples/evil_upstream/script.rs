@@ -65,6 +65,8 @@ pub(crate) struct Fault {
     pub(crate) chunked: bool,
     /// Events or lines of progress before the reply, if it has a token.
     pub(crate) progress: u64,
+    /// Raw text again and again, without a pause, until the connection ends, and no reply.
+    pub(crate) flood: Option<String>,
     /// Comments each so many milliseconds, and no reply.
     pub(crate) comments_ms: Option<u64>,
     /// Bytes written at a time, and the pause between two.
@@ -116,6 +118,9 @@ pub(crate) struct Storm {
     /// A line of standard output, or an event for all that listen; `$SUB` is a listen's id.
     pub(crate) text: String,
     pub(crate) per_second: u32,
+    /// The text is written as it stands, and is no line or event.
+    #[serde(default)]
+    pub(crate) raw: bool,
     /// To standard error instead.
     #[serde(default)]
     pub(crate) on_stderr: bool,

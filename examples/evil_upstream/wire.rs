@@ -58,6 +58,17 @@ impl Outlet {
     pub(crate) fn answer(&self, answer: &Answer) -> io::Result<()> {
         let fault = &answer.fault;
         let plain = Fault::default();
+        if let Some(text) = &fault.flood {
+            return match self {
+                Self::Lines(turn) => {
+                    let _turn = turn.lock().expect("no thread panics");
+                    flood(&mut io::stdout(), &many(text))
+                }
+                Self::Events(stream) => {
+                    flood(&mut *stream.lock().expect("no thread panics"), &many(text))
+                }
+            };
+        }
         for text in &answer.before {
             self.send(text.as_bytes(), &plain)?;
         }
@@ -70,6 +81,20 @@ impl Outlet {
             self.send(text.as_bytes(), &plain)?;
         }
         Ok(())
+    }
+}
+
+/// As much of a text, again and again, as is written at a time.
+pub(crate) fn many(text: &str) -> Vec<u8> {
+    const TOGETHER: usize = 64 * 1024;
+    text.repeat(TOGETHER / text.len().max(1) + 1).into_bytes()
+}
+
+/// Writes these bytes again and again until the other side takes no more.
+pub(crate) fn flood(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    loop {
+        to.write_all(bytes)?;
+        to.flush()?;
     }
 }
 
@@ -175,6 +200,7 @@ pub(crate) fn storm(server: &Server) {
                 false => storm.text.clone(),
             };
             let burst = match &listener.outlet {
+                _ if storm.raw => text.repeat(times).into_bytes(),
                 Outlet::Lines(_) => format!("{text}\n").repeat(times).into_bytes(),
                 Outlet::Events(_) => event(text.as_bytes()).repeat(times),
             };

@@ -23,6 +23,7 @@ use super::recording::recorded;
 use super::turns::Turn;
 use super::{Doors, batch, encode, era, legacy, modern};
 use crate::audit::Wire;
+use crate::fairness::Workload;
 use crate::gateway::Guest;
 use crate::line::{Line, Lines};
 use crate::mcp::revision::Era;
@@ -47,8 +48,13 @@ where
     let mut client = Client { talk, end: end.clone() };
     let lines = Lines::new(client.talk.door.settings.max_body);
     let mut lines = lines.counted(client.talk.door.budget());
+    let mut workload = Workload::default();
     'reading: loop {
+        workload.add(0);
+        workload.yield_if_due().await;
         while let Some(line) = lines.next_line() {
+            workload.add(0);
+            workload.yield_if_due().await;
             if !client.talk.follow() {
                 break 'reading;
             }

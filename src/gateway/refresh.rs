@@ -21,6 +21,7 @@ use super::kept::{self, Kept};
 use super::{Generation, Sentries, steady};
 use crate::catalog::{Catalog, Introduction, Snapshot};
 use crate::chance;
+use crate::fairness::promptly;
 use crate::mcp::kind::{Kind, Topic};
 use crate::upstream::{About, Awake, Changes, Error, Listing, OnDown, Status, Upstream};
 
@@ -493,7 +494,7 @@ fn lifetime(ttl: Duration) -> Duration {
 
 async fn sleep_until(at: Option<Instant>) {
     match at {
-        Some(at) => tokio::time::sleep_until(at).await,
+        Some(at) => promptly(tokio::time::sleep_until(at)).await,
         None => std::future::pending().await,
     }
 }

@@ -22,6 +22,7 @@ use super::questions::Questions;
 use super::vitals::{Failed, Meter};
 use super::wire::Sent;
 use super::{Error, Timeouts};
+use crate::fairness::promptly;
 use crate::mcp::call::{Body, Caller, Outcome, Reply};
 use crate::mcp::note::Notes;
 use crate::mcp::question::{Answered, Question};
@@ -138,7 +139,7 @@ impl Running {
                 news = self.questions.news() => if let Err(lacking) = news {
                     return self.fail(Error::Undeclared(lacking).into());
                 },
-                () = sleep_until(end) => {
+                () = promptly(sleep_until(end)) => {
                     // Progress may have moved the end.
                     if self.end() <= Instant::now() {
                         let error = self.too_late();
@@ -153,7 +154,7 @@ impl Running {
                 tokio::select! {
                     biased;
                     done = &mut self.work => return self.finish(done),
-                    () = sleep_until(gathered) => {}
+                    () = promptly(sleep_until(gathered)) => {}
                 }
             }
             let questions = match self.questions.take() {

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::dial::Process;
 use super::ear::Ear;
 use super::rate::Rate;
+use crate::fairness::Workload;
 use crate::line::{Line, Lines};
 use crate::mcp::name::UpstreamName;
 
@@ -137,8 +138,13 @@ impl Keeper {
 async fn drain(mut stderr: Box<dyn AsyncRead + Send + Unpin>, tail: Tail, name: UpstreamName) {
     let mut lines = Lines::new(STDERR_LINE_BYTES);
     let (mut rate, mut left_out) = (Rate::new(STDERR_LINES, Duration::from_secs(1)), 0_usize);
+    let mut workload = Workload::default();
     while let Ok(1..) = stderr.read_buf(lines.buffer()).await {
+        workload.add(0);
+        workload.yield_if_due().await;
         while let Some(line) = lines.next_line() {
+            workload.add(0);
+            workload.yield_if_due().await;
             let (Line::Whole(line) | Line::TooLong(line) | Line::NoRoom(line)) = line;
             let line = String::from_utf8_lossy(&line).into_owned();
             if rate.exceeds(1) {

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::Settings;
+use crate::fairness::promptly;
 
 /// Who wants an upstream.
 #[derive(Debug)]
@@ -144,7 +145,7 @@ impl Demand {
                 Some(end) if end <= Instant::now() => return,
                 Some(end) => tokio::select! {
                     biased;
-                    () = sleep_until(end) => {}
+                    () = promptly(sleep_until(end)) => {}
                     () = self.moved.notified() => {}
                 },
                 None => self.moved.notified().await,

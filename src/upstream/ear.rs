@@ -17,6 +17,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Changes;
+use super::nonsense::Useless;
 use super::questions::{Questions, SEVERAL_CALLS, unsupported};
 use super::subscriptions::{Interest, MAX_URIS};
 use super::tasks::{TaskClaim, Tasks};
@@ -122,6 +123,7 @@ pub(super) struct Heard {
     pub(super) answers: Vec<(Option<u64>, Result<Outcome, Failure>)>,
     /// What goes back to the server.
     pub(super) replies: Vec<Bytes>,
+    pub(super) useless: Useless,
 }
 
 impl Heard {
@@ -227,6 +229,7 @@ impl Ear {
         }
         for message in messages {
             if let Err(invalid) = self.hear_one(message, on, &mut heard) {
+                heard.useless.junk += 1;
                 tracing::debug!(upstream = %self.name, %invalid, "not a message");
             }
         }
@@ -267,10 +270,12 @@ impl Ear {
                 match answer.id.as_ref().map(Id::minted) {
                     // An id that we could not have minted is nobody's.
                     Some(None) => {
+                        heard.useless.unasked += 1;
                         self.vitals.dropped();
                         tracing::debug!(upstream = %self.name, "an answer to nobody");
                     }
                     Some(id) => {
+                        self.count_answer(id, on, &mut heard.useless);
                         match (&outcome, id) {
                             (Ok(Outcome::Result(Body::Read(result))), _) => self.begun(id, result),
                             (Ok(Outcome::Error(error)), Some(id)) => {
@@ -282,11 +287,34 @@ impl Ear {
                         }
                         heard.answers.push((id, outcome));
                     }
-                    None => heard.answers.push((None, outcome)),
+                    None => {
+                        self.count_answer(None, on, &mut heard.useless);
+                        heard.answers.push((None, outcome));
+                    }
                 }
             }
-            Message::Notification(notification) => self.note(notification, on),
-            Message::Request(request) => heard.replies.extend(self.reply(request, on)),
+            Message::Notification(notification) => self.note(notification, on, &mut heard.useless),
+            Message::Request(request) => {
+                heard.useless.unattributed += 1;
+                heard.replies.extend(self.reply(request, on));
+            }
+        }
+    }
+
+    /// Counts a response to nothing that is open, or that is on the stream of another request. One that comes late, or
+    /// twice, was asked for.
+    fn count_answer(&self, id: Option<u64>, on: Option<u64>, useless: &mut Useless) {
+        let is_awaited = match (id, on) {
+            (Some(id), Some(on)) => id == on,
+            (Some(id), None) => self.pending.beside(id, |_| ()).is_some(),
+            // On a request's own stream it can be about that request only.
+            (None, on) => on.is_some(),
+        };
+        if !is_awaited {
+            match id.is_some_and(|id| self.pending.was_minted(id)) {
+                true => useless.unattributed += 1,
+                false => useless.unasked += 1,
+            }
         }
     }
 
@@ -303,8 +331,11 @@ impl Ear {
         self.tasks.go_on()
     }
 
-    fn note(&self, notification: Notification, on: Option<u64>) {
+    fn note(&self, notification: Notification, on: Option<u64>, useless: &mut Useless) {
         let Notification { method, mut params } = notification;
+        // Unless it turns out to be about a call.
+        let before = *useless;
+        useless.unattributed += 1;
         if let Some(topic) = Topic::of_notification(&method) {
             self.changes.send_modify(|changes| changes.0[topic.index()] += 1);
             return;
@@ -312,8 +343,13 @@ impl Ear {
         match &*method {
             "notifications/progress" => {
                 let token = params.take(meta::PROGRESS_TOKEN).and_then(Id::parse);
-                let Some(id) = token.and_then(|token| token.minted()) else { return };
+                let id = token.and_then(|token| token.minted());
+                let Some(id) = id.filter(|id| self.pending.was_minted(*id)) else {
+                    *useless = Useless { junk: before.junk + 1, ..before };
+                    return;
+                };
                 if let Some(notes) = self.notes_of(id) {
+                    *useless = before;
                     notes.progress(params);
                 }
             }
@@ -344,6 +380,7 @@ impl Ear {
             VISIT_DONE => self.visits.done(&params),
             "notifications/message" => {
                 if let Some(notes) = self.logs_to(on) {
+                    *useless = before;
                     return notes.log(&params);
                 }
                 let text = String::from_utf8_lossy(&params.to_bytes()).into_owned();

@@ -1,22 +1,32 @@
 //! The body of an HTTP response as a stream of events, and how to tell that it is one.
 //!
+//! Reading yields after a bounded number of events and bytes, and a stream of too much nonsense is an error.
+//!
 //! Knows nothing of: what the events hold.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::CONTENT_TYPE;
 
+use super::nonsense::NonsenseLimits;
 use super::pool::Arrival;
 use super::wire::Failure;
 use crate::budget::Budget;
 use crate::event_stream::{Event, Reader};
+use crate::fairness::{PIECE_BYTES, Workload};
 
 /// The events of one response.
 pub(super) struct Events {
     body: Arrival,
     reader: Reader,
+    /// What has come and is not parsed yet.
+    unparsed: Bytes,
     ready: std::vec::IntoIter<Event>,
+    workload: Workload,
+    /// Counts what the stream brings that is of no use.
+    pub(super) limits: NonsenseLimits,
 }
 
 /// What an event does that cannot be held: it is over the limit, or there is no room for it.
@@ -35,27 +45,40 @@ impl Events {
             Oversize::Fails => Reader::new(limit),
             Oversize::IsCut => Reader::cutting(limit),
         };
-        Self { body, reader: reader.counted(budget), ready: Vec::new().into_iter() }
+        Self {
+            body,
+            reader: reader.counted(budget),
+            unparsed: Bytes::new(),
+            ready: Vec::new().into_iter(),
+            workload: Workload::default(),
+            limits: NonsenseLimits::default(),
+        }
     }
 
     /// The next event; `None` at the end of the stream. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
+            self.workload.yield_if_due().await;
             if let Some(event) = self.ready.next() {
+                self.workload.add(0);
                 return Ok(Some(event));
             }
-            match self.body.chunk().await {
-                None => return Ok(None),
-                Some(Err(error)) => return Err(Failure::Broke(error)),
-                Some(Ok(chunk)) => {
-                    let events = self.reader.feed(&chunk)?;
-                    let has_begun = self.reader.has_begun();
-                    if !has_begun || !events.is_empty() {
-                        self.body.message_ended(has_begun);
-                    }
-                    self.ready = events.into_iter();
+            if self.unparsed.is_empty() {
+                match self.body.chunk().await {
+                    None => return Ok(None),
+                    Some(Err(error)) => return Err(Failure::Broke(error)),
+                    Some(Ok(chunk)) => self.unparsed = chunk,
                 }
             }
+            let piece = self.unparsed.split_to(self.unparsed.len().min(PIECE_BYTES));
+            self.workload.add(piece.len());
+            let events = self.reader.feed(&piece)?;
+            self.limits.padding(self.reader.take_padding())?;
+            let has_begun = self.reader.has_begun();
+            if !has_begun || !events.is_empty() {
+                self.body.message_ended(has_begun);
+            }
+            self.ready = events.into_iter();
         }
     }
 

@@ -18,6 +18,7 @@ use super::ear::{Claim, Ear, Heard};
 use super::events::{Events, Media, Oversize, media_type};
 use super::reply::{self, Read};
 use super::wire::{Answer, Cancel, Failure, Outgoing, Sent, cancelled};
+use crate::event_stream::Event;
 use crate::mcp::call::{Body, Outcome};
 
 /// When a lost stream is taken up again where the server does not say; and never sooner than this.
@@ -97,10 +98,9 @@ impl Wire {
         let mut last_id: Option<String> = None;
         loop {
             let broke = loop {
-                match events.next().await {
-                    Ok(Some(event)) => {
+                match self.next(&mut events, Some(id)).await {
+                    Ok(Some(heard)) => {
                         failures = 0;
-                        let Some(heard) = self.hear(event.data, Some(id)) else { continue };
                         if let Some(outcome) = self.answer_in(heard, id, &request.headers) {
                             events.drain();
                             return outcome;
@@ -139,17 +139,37 @@ impl Wire {
         self.courier.listen(headers, last_id, Oversize::Fails).await
     }
 
-    /// Takes an event's data, from the stream of request `on` if it is one's own; `None` if it is no message (an empty one only carries an id).
-    pub(super) fn hear(&self, data: Bytes, on: Option<u64>) -> Option<Heard> {
-        if data.iter().all(u8::is_ascii_whitespace) {
-            return None;
-        }
-        match self.ear.hear(data, on) {
-            Ok(heard) => Some(heard),
-            Err(junk) => {
-                tracing::debug!(%junk, "an event is no message");
-                None
+    /// Hears the next event of a stream: that of request `on`, or one that the server speaks on by itself. `None` at the
+    /// end of the stream. An event that is no message holds nothing; too many of them are an error. Cancel-safe.
+    pub(super) async fn next(
+        &self,
+        events: &mut Events,
+        on: Option<u64>,
+    ) -> Result<Option<Heard>, Failure> {
+        let Some(Event { data, .. }) =
+            events.next().await.inspect_err(|failure| self.warn(failure))?
+        else {
+            return Ok(None);
+        };
+        // An empty one only carries an id.
+        let counted = if data.iter().all(u8::is_ascii_whitespace) {
+            events.limits.padding(1).map(|()| Heard::default())
+        } else {
+            match self.ear.hear(data, on) {
+                Ok(heard) => events.limits.message(&heard.useless).map(|()| heard),
+                Err(junk) => {
+                    tracing::debug!(upstream = %self.ear.name, %junk, "an event is no message");
+                    events.limits.junk().map(|()| Heard::default())
+                }
             }
+        };
+        counted.map(Some).map_err(Failure::from).inspect_err(|failure| self.warn(failure))
+    }
+
+    /// Logs that a stream is closed because of what the server sends on it.
+    fn warn(&self, failure: &Failure) {
+        if let Failure::Protocol(reason) = failure {
+            tracing::warn!(upstream = %self.ear.name, reason, "event stream closed");
         }
     }
 

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use hyper::HeaderMap;
 
 use super::ear::{Claim, Ear, Junk};
+use super::nonsense::Useless;
 use super::wire::{Answer, Failure};
 use crate::budget::Unheld;
 use crate::json::Extract;
@@ -25,8 +26,7 @@ pub(super) struct Inbox {
 pub(super) struct Taken {
     /// What goes back to the server.
     pub(super) replies: Vec<Bytes>,
-    /// How many answers it held to what was never asked.
-    pub(super) unasked: u32,
+    pub(super) useless: Useless,
 }
 
 impl Inbox {
@@ -37,16 +37,13 @@ impl Inbox {
             let broken = Failure::Protocol(format!("its answer is none: {junk}"));
             self.end_named(&text[..text.len().min(MAX_HEAD_BYTES)], &text, broken);
         })?;
-        let mut unasked = 0;
         for (id, outcome) in heard.answers {
             if !id.is_some_and(|id| self.ear.pending.settle(id, outcome)) {
                 self.ear.vitals.dropped();
-                // One that comes late, or twice, was asked for.
-                unasked += u32::from(!id.is_some_and(|id| self.ear.pending.was_minted(id)));
                 tracing::debug!(upstream = %self.ear.name, ?id, "an answer that nobody waits for");
             }
         }
-        Ok(Taken { replies: heard.replies, unasked })
+        Ok(Taken { replies: heard.replies, useless: heard.useless })
     }
 
     /// Ends the request that a text which is not held was the answer to, as far as its ends tell; an end

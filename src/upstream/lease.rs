@@ -26,6 +26,7 @@ use tokio::task::coop::unconstrained;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::dial::Stream;
+use crate::fairness::FairStream;
 
 /// The bytes that are buffered: the most that the head of a response may have, and a large body's pieces. Those of half the
 /// size cost a sixth more, larger ones more memory than they are worth. Of a head's fields hyper takes 100, where nobody says
@@ -40,7 +41,8 @@ pub(super) struct Lease {
     home: Id,
 }
 
-type Wired = Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>;
+/// Read fairly, since hyper goes on for as long as there is something to read: heads of interim responses, for one.
+type Wired = Connection<TokioIo<FairStream<Box<dyn Stream>>>, Full<Bytes>>;
 
 /// What moves the bytes.
 struct Link {
@@ -62,7 +64,7 @@ impl Lease {
     ) -> hyper::Result<Self> {
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(BUFFER_BYTES)
-            .handshake(TokioIo::new(stream))
+            .handshake(TokioIo::new(FairStream::new(stream)))
             .await?;
         let stopped = Box::pin(stop.cancelled_owned());
         let connection = Some(Box::new(connection));

@@ -227,10 +227,8 @@ impl Dialect {
                         ear.missed_updates();
                     }
                     ear.listening();
-                    while let Ok(Some(event)) = events.next().await {
-                        if let Some(heard) = wire.hear(event.data, None) {
-                            wire.send_back(heard.replies, &self.headers());
-                        }
+                    while let Ok(Some(heard)) = wire.next(&mut events, None).await {
+                        wire.send_back(heard.replies, &self.headers());
                     }
                     last_id = events.last_id().or(last_id);
                     retry = events.retry();

@@ -28,6 +28,7 @@ use super::opener::{Found, Opener, Wanted};
 use super::pauses::Pauses;
 use super::subscriptions::Interest;
 use super::{Changes, Error, Settings, Sharing, Upstream, declared};
+use crate::fairness::promptly;
 use crate::mcp::call::{Body, Caller, Outcome, Owner, Reply};
 use crate::mcp::revision::Era;
 
@@ -336,7 +337,7 @@ impl Links {
                     break true;
                 }
                 over = &mut listening, if listened.is_none() => listened = Some(over),
-                () = tokio::time::sleep_until(idle_until) => {
+                () = promptly(tokio::time::sleep_until(idle_until)) => {
                     let mut table = self.table();
                     let mut usage = slot.usage();
                     if usage.leases > 0 {

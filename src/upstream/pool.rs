@@ -24,6 +24,7 @@ use super::dial::Dial;
 use super::lease::Lease;
 use super::pace::{Pace, TOO_SLOW};
 use super::wire::Sent;
+use crate::fairness::Workload;
 
 /// How long a connection may idle where its server does not say. Node closes after 5 s.
 const IDLE: Duration = Duration::from_secs(4);
@@ -152,7 +153,8 @@ impl Pool {
         let keep = if is_refusal { Duration::ZERO } else { keep_alive(response.headers()) };
         let pool = self.clone();
         response.map(|body| {
-            let mut body = Arrival { body, lease: Some(lease), keep, pace: Pace::default(), pool };
+            let (pace, workload) = (Pace::default(), Workload::default());
+            let mut body = Arrival { body, lease: Some(lease), keep, pace, workload, pool };
             if body.body.is_end_stream() {
                 body.give_back();
             }
@@ -247,13 +249,17 @@ pub(super) struct Arrival {
     lease: Option<Lease>,
     keep: Duration,
     pace: Pace,
+    workload: Workload,
     pool: Pool,
 }
 
 impl Arrival {
-    /// The next piece; `None` at the end. An error, too, if what has begun arrives too slowly. Cancel-safe.
+    /// The next piece; `None` at the end. An error, too, if what has begun arrives too slowly. Yields after a bounded
+    /// number of pieces. Cancel-safe.
     pub(super) async fn chunk(&mut self) -> Option<Result<Bytes, String>> {
         loop {
+            self.workload.add(0);
+            self.workload.yield_if_due().await;
             // Without a connection there is nothing left to come.
             let frame = self.lease.as_mut()?.frame(&mut self.body);
             let Some(next) = self.pace.wait(frame).await else {

@@ -30,6 +30,11 @@ impl Rate {
         self.count = self.count.saturating_add(more);
         self.count > self.most
     }
+
+    /// So many of those in this while do not count.
+    pub(super) fn take_back(&mut self, fewer: u32) {
+        self.count = self.count.saturating_sub(fewer);
+    }
 }
 
 #[cfg(test)]

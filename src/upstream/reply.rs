@@ -146,6 +146,8 @@ impl Follow {
         }
         while let Some(chunk) = self.body.chunk().await {
             let chunk = chunk.map_err(Broken)?;
+            let room = self.room.checked_sub(chunk.len());
+            self.room = room.ok_or_else(|| Broken("the body is larger than allowed".into()))?;
             self.extract.feed(&chunk).map_err(|unreadable| Broken(unreadable.to_string()))?;
         }
         Ok(())

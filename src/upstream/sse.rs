@@ -24,6 +24,7 @@ use super::ear::{Claim, Ear};
 use super::events::{Events, Oversize};
 use super::inbox::{self, Inbox, Taken};
 use super::life::Life;
+use super::nonsense::TooMuch;
 use super::reference::{origin, resolve, same_origin};
 use super::wire::{Answer, Cancel, Failure, Outgoing, Sent, cancelled};
 use crate::event_stream::{Cut, Event};
@@ -236,7 +237,11 @@ impl Reader {
     async fn run(mut self) -> String {
         loop {
             match self.events.next().await {
-                Ok(Some(event)) => self.hear(event),
+                Ok(Some(event)) => {
+                    if let Err(too_much) = self.hear(event) {
+                        return too_much.to_string();
+                    }
+                }
                 Ok(None) => return "its event stream ended".into(),
                 Err(failure) => {
                     return format!("its event stream broke: {}", failure.into_reason());
@@ -245,22 +250,29 @@ impl Reader {
         }
     }
 
-    fn hear(&self, event: Event) {
+    fn hear(&mut self, event: Event) -> Result<(), TooMuch> {
         let upstream = &self.inbox.ear.name;
+        let limits = &mut self.events.limits;
         if !matches!(&*event.name, "" | "message") {
             tracing::debug!(%upstream, name = quote(&event.name, 40), "an event that means nothing");
-            return;
+            return limits.junk();
         }
         if let Some(Cut { tail, why }) = event.cut {
-            return self.inbox.refuse(&event.data, &tail, why);
+            self.inbox.refuse(&event.data, &tail, why);
+            return Ok(());
         }
         match self.inbox.take(event.data) {
-            Ok(Taken { replies, .. }) if replies.is_empty() => {}
-            Ok(Taken { replies, .. }) => {
-                let headers = self.standing.get().cloned().unwrap_or_default();
-                self.courier.send_back(replies, &headers);
+            Ok(Taken { replies, useless }) => {
+                if !replies.is_empty() {
+                    let headers = self.standing.get().cloned().unwrap_or_default();
+                    self.courier.send_back(replies, &headers);
+                }
+                limits.message(&useless)
             }
-            Err(junk) => tracing::debug!(%upstream, %junk, "an event is no message"),
+            Err(junk) => {
+                tracing::debug!(%upstream, %junk, "an event is no message");
+                limits.junk()
+            }
         }
     }
 }

@@ -24,10 +24,11 @@ use super::dial::{Child, Number};
 use super::ear::{Claim, Ear};
 use super::inbox::{self, Inbox, Taken};
 use super::life::Life;
-use super::rate::Rate;
+use super::nonsense::NonsenseLimits;
 use super::wire::{Answer, Cancel, Failure, Outgoing, cancelled};
 use super::{Limits, Settings};
 use crate::budget::{Budget, Unheld};
+use crate::fairness::Workload;
 use crate::line::{Line, Lines};
 
 /// Places in the write queue beyond those of the calls: lists, the subscription, answers to pings.
@@ -36,18 +37,8 @@ const SPARE_PLACES: usize = 64;
 const MAX_UNREAD: usize = 64;
 const UNREAD_WAIT: Duration = Duration::from_secs(1);
 
-/// What is too much nonsense. No keys: a server that is in the right stays far below, and one that does not is broken in
-/// a way that no other number would heal.
-///
 /// How much may stand on standard output before the first message, in bytes: a banner is shorter.
 const MAX_PREFACE_BYTES: usize = 64 * 1024;
-/// How many lines that are no messages, and how many answers that nobody asked for, may come within [`SOON`].
-const MAX_JUNK_LINES: u32 = 1_000;
-const MAX_UNASKED: u32 = 100;
-const SOON: Duration = Duration::from_secs(10);
-/// How many lines over the limit may come within [`A_WHILE`].
-const MAX_OVERSIZED: u32 = 2;
-const A_WHILE: Duration = Duration::from_secs(60);
 
 /// As much as a pipe holds is written together, and the rest of a line.
 const TOGETHER_BYTES: usize = 64 * 1024;
@@ -126,9 +117,8 @@ impl Wire {
             junk: Arc::clone(&junk),
             preface: 0,
             has_spoken: false,
-            junk_rate: Rate::new(MAX_JUNK_LINES, SOON),
-            unasked: Rate::new(MAX_UNASKED, SOON),
-            oversized: Rate::new(MAX_OVERSIZED, A_WHILE),
+            limits: NonsenseLimits::default(),
+            workload: Workload::default(),
         };
         let keeper = child::Keeper {
             process: child.process,
@@ -250,9 +240,8 @@ struct Reader {
     /// How many bytes came before the first message.
     preface: usize,
     has_spoken: bool,
-    junk_rate: Rate,
-    unasked: Rate,
-    oversized: Rate,
+    limits: NonsenseLimits,
+    workload: Workload,
 }
 
 impl Reader {
@@ -260,17 +249,23 @@ impl Reader {
     /// the child any more.
     async fn run(mut self) -> Result<(), String> {
         while let Ok(1..) = self.stdout.read_buf(self.lines.buffer()).await {
-            while let Some(line) = self.lines.next_line() {
+            loop {
+                let line = self.lines.next_line();
+                self.limits.padding(self.lines.take_empty()).map_err(|much| much.to_string())?;
+                self.workload.add(match &line {
+                    Some(Line::Whole(line)) => line.len(),
+                    _ => 0,
+                });
+                self.workload.yield_if_due().await;
                 match line {
-                    Line::Whole(line) => self.hear(line)?,
-                    Line::TooLong(head) => {
+                    Some(Line::Whole(line)) => self.hear(line)?,
+                    Some(Line::TooLong(head)) => {
                         self.inbox.refuse(&head, b"", Unheld::TooLarge(self.max_message));
-                        if self.oversized.exceeds(1) {
-                            return Err("it sent too many messages over the limit".into());
-                        }
+                        self.limits.oversized().map_err(|much| much.to_string())?;
                     }
                     // Nothing that it could help.
-                    Line::NoRoom(head) => self.inbox.refuse(&head, b"", Unheld::NoRoom),
+                    Some(Line::NoRoom(head)) => self.inbox.refuse(&head, b"", Unheld::NoRoom),
+                    None => break,
                 }
             }
         }
@@ -278,7 +273,7 @@ impl Reader {
     }
 
     fn hear(&mut self, line: Bytes) -> Result<(), String> {
-        let Taken { replies, unasked } = match self.inbox.take(line.clone()) {
+        let Taken { replies, useless } = match self.inbox.take(line.clone()) {
             Ok(taken) => taken,
             Err(why) => {
                 self.junk.count.fetch_add(1, Ordering::Relaxed);
@@ -293,16 +288,11 @@ impl Reader {
                         "its standard output begins with what is no message: \"{first}\""
                     ));
                 }
-                if self.junk_rate.exceeds(1) {
-                    return Err("its standard output is full of what is no message".into());
-                }
-                return Ok(());
+                return self.limits.junk().map_err(|much| much.to_string());
             }
         };
         self.has_spoken = true;
-        if self.unasked.exceeds(unasked) {
-            return Err("it goes on answering what was never asked".into());
-        }
+        self.limits.message(&useless).map_err(|much| much.to_string())?;
         for reply in replies {
             // Full means that the child does not read its own answers.
             if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(reply.into()).is_err()) {

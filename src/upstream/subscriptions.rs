@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Error;
 use super::demand::Use;
+use crate::fairness::promptly;
 use crate::json::Object;
 use crate::mcp::call::Owner;
 use crate::mcp::dirty::{Dirty, with_parents};
@@ -394,7 +395,7 @@ impl Entry {
 /// Waits until this moment, if there is one.
 pub(super) async fn sleep_until(at: Option<Instant>) {
     match at {
-        Some(at) => tokio::time::sleep_until(at).await,
+        Some(at) => promptly(tokio::time::sleep_until(at)).await,
         None => std::future::pending().await,
     }
 }

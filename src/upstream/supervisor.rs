@@ -22,6 +22,7 @@ use super::links::Links;
 use super::opener::{Failed, Found, Opened, Opener, Wanted};
 use super::subscriptions::Interest;
 use super::{Settings, Sharing, Source};
+use crate::fairness::promptly;
 use crate::mcp::revision::Era;
 
 /// A connection that lived this long was a good one: the pauses begin anew.
@@ -188,7 +189,7 @@ impl Supervisor {
                 tokio::select! {
                     biased;
                     over = &mut listen, if listened.is_none() => listened = Some(over),
-                    () = &mut settled => break,
+                    () = promptly(&mut settled) => break,
                 }
             }
         }
@@ -209,7 +210,7 @@ impl Supervisor {
                     }
                 }
                 over = &mut listen, if listened.is_none() => listened = Some(over),
-                () = self.demand.idle() => {
+                () = promptly(self.demand.idle()) => {
                     // Clients of the one before it in whose place it is have begun no use here.
                     if ear.has_tasks() || self.interest.is_wanted() {
                         self.demand.met();

@@ -14,6 +14,7 @@ mod lab;
 mod blast;
 mod children;
 mod crowds;
+mod floods;
 mod garbage;
 mod lists;
 mod machine;

@@ -142,6 +142,11 @@ impl Ledger {
 
     /// The 99th percentile of what succeeded with these upstreams, together.
     pub(crate) fn p99(&self, upstreams: &[&str]) -> Duration {
+        self.percentile(99, upstreams)
+    }
+
+    /// The time that so many of a hundred successful calls to these upstreams took at the most.
+    pub(crate) fn percentile(&self, percent: usize, upstreams: &[&str]) -> Duration {
         let entries = self.entries.lock().expect("nobody panics");
         let good = entries.iter().filter(|entry| {
             entry.end == End::Success && upstreams.contains(&entry.upstream.as_str())
@@ -149,7 +154,7 @@ impl Ledger {
         let mut times: Vec<_> = good.map(|entry| entry.took).collect();
         times.sort_unstable();
         times
-            .get((times.len() * 99 / 100).min(times.len().saturating_sub(1)))
+            .get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
             .copied()
             .unwrap_or_default()
     }

@@ -25,6 +25,7 @@ use crate::downstream::answer::{Answer, Call, Refused, Text};
 use crate::downstream::encode;
 use crate::downstream::recording::Streaming;
 use crate::event_stream::{KEEP_ALIVE, MESSAGE_HEAD, MESSAGE_TAIL, write_message};
+use crate::fairness::promptly;
 use crate::mcp::call::Broken;
 use crate::rpc::code;
 
@@ -257,7 +258,7 @@ impl CallEvents {
                     }
                 }
                 message = beside.next() => self.ready.push_back(write_message(&message)),
-                _ = self.keep_alive.tick() => {
+                _ = promptly(self.keep_alive.tick()) => {
                     self.ready.push_back(Bytes::from_static(KEEP_ALIVE));
                 }
             }

@@ -40,6 +40,7 @@ use crate::downstream::modern::Exchange;
 use crate::downstream::questions::Questions;
 use crate::downstream::session::{self, InUse};
 use crate::downstream::{Door, Doors, batch, encode, era, legacy, modern, modern_headers, origin};
+use crate::fairness::promptly;
 use crate::gateway::{Guest, Reason};
 use crate::mcp::call::Client;
 use crate::mcp::revision::{Era, Revision};
@@ -248,7 +249,7 @@ async fn post_modern(
                 reply.body_mut().until(gone);
                 reply
             }
-            () = &mut gone => body::empty(StatusCode::REQUEST_TIMEOUT),
+            () = promptly(&mut gone) => body::empty(StatusCode::REQUEST_TIMEOUT),
         },
         Exchange::Listening(_) if is_full(door) => body::later(FULL, FULL_RETRY),
         Exchange::Listening(listening) => streams::listen(door, listening, gone),

@@ -14,6 +14,7 @@ use super::body::{self, Reply};
 use crate::budget::NoRoom;
 use crate::downstream::answer::{Answer, Refused};
 use crate::downstream::{Door, encode};
+use crate::fairness::Workload;
 
 /// The body of a request until somebody reads it.
 pub(super) type Unread = Option<Incoming>;
@@ -32,6 +33,7 @@ pub(super) async fn read(door: &Door, body: &mut Unread) -> Result<Bytes, Box<Re
     }
     let reading = async {
         let (mut text, mut held) = (BytesMut::new(), door.budget().hold());
+        let mut workload = Workload::default();
         while let Some(frame) = incoming.frame().await {
             let broken = |_| body::refusal(StatusCode::BAD_REQUEST, "the body broke off");
             let Ok(data) = frame.map_err(broken)?.into_data() else {
@@ -43,6 +45,8 @@ pub(super) async fn read(door: &Door, body: &mut Unread) -> Result<Bytes, Box<Re
             // What has come is counted, not what was announced: to announce costs nothing.
             held.grow(data.len()).map_err(|NoRoom| body::later(FULL, FULL_RETRY))?;
             text.extend_from_slice(&data);
+            workload.add(data.len());
+            workload.yield_if_due().await;
         }
         Ok(held.around(text.freeze()))
     };

@@ -294,19 +294,26 @@ async fn f29_f31_f36_a_child_that_nobody_can_make_sense_of_is_started_again() {
             peer.write("INFO all is well").await;
         }
     };
-    assert_eq!(ended_for(junk).await, "its standard output is full of what is no message");
+    let too_much = |what: &str| format!("it sent too much of no use: more than {what}");
+    let lines = too_much("1000 lines or events that are no messages in 10 s");
+    assert_eq!(ended_for(junk).await, lines);
+    let empty = async |peer: &mut Peer| peer.write(&"\n".repeat(1_000)).await;
+    let lines = too_much("1000 empty lines or comments in 10 s");
+    assert_eq!(ended_for(empty).await, lines);
     let unasked = async |peer: &mut Peer| {
         for id in 0..=100 {
             peer.send(json!({ "jsonrpc": "2.0", "id": 1_000_000 + id, "result": {} })).await;
         }
     };
-    assert_eq!(ended_for(unasked).await, "it goes on answering what was never asked");
+    let responses = too_much("100 responses to what was never asked in 10 s");
+    assert_eq!(ended_for(unasked).await, responses);
     let oversized = async |peer: &mut Peer| {
         for _ in 0..3 {
             peer.write(&"x".repeat(1024 * 1024 + 1)).await;
         }
     };
-    assert_eq!(ended_for(oversized).await, "it sent too many messages over the limit");
+    let messages = too_much("2 messages over the limit in 60 s");
+    assert_eq!(ended_for(oversized).await, messages);
 }
 
 #[tokio::test(start_paused = true)]

@@ -123,6 +123,86 @@ async fn f37g_an_answer_after_the_cancel_goes_nowhere() {
     .await;
 }
 
+/// What is of no use, as one line or the data of one event, and how much of it is not too much.
+const NONSENSE: [(&str, usize); 5] = [
+    ("INFO all is well", 1_000),
+    ("", 1_000),
+    (r#"{"jsonrpc":"2.0","id":4711,"result":{}}"#, 100),
+    (r#"{"jsonrpc":"2.0","id":"x","result":{}}"#, 100),
+    (
+        r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":4711,"progress":1}}"#,
+        1_000,
+    ),
+];
+
+async fn repeat(server: &mut Server, text: &str, times: usize) {
+    let event = if text.is_empty() { ":\n".to_owned() } else { format!("data: {text}\n\n") };
+    match server {
+        Server::Stdio(peer, _) => {
+            for _ in 0..times {
+                peer.write(text).await;
+            }
+        }
+        Server::Http(events, _) => events.raw(event.repeat(times)),
+        Server::Sse(pair, _) => pair.events.raw(event.repeat(times)),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f37_nonsense_within_its_limit_is_dropped_over_any_wire() {
+    for (text, most) in NONSENSE {
+        in_all_cells(false, async |_, mut server, running, _, era| {
+            for _ in 0..3 {
+                repeat(&mut server, text, most).await;
+                tokio::time::sleep(Duration::from_secs(10)).await;
+            }
+            server.answer(right()).await;
+            let ended = running.end().await;
+            assert_eq!(ended.expect("a reply"), r#"{"right":1}"#, "{text} {era}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f37_nonsense_beyond_its_limit_ends_the_stream_over_any_wire() {
+    for (text, most) in NONSENSE {
+        in_all_cells(false, async |_, mut server, running, _, era| {
+            repeat(&mut server, text, most + 1).await;
+            let ended = running.end().await.expect_err("the stream has ended").to_string();
+            assert!(ended.contains("it sent too much of no use"), "{text} {era}: {ended}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f37_progress_of_the_call_itself_is_never_too_much() {
+    in_all_cells(true, async |_, mut server, running, _, era| {
+        let token = server.request()["params"]["_meta"]["progressToken"].clone();
+        for turn in 0..2 {
+            let mut all = String::new();
+            for progress in turn * 10_000..(turn + 1) * 10_000 {
+                let params = json!({ "progressToken": token, "progress": progress });
+                let method = "notifications/progress";
+                let note = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+                all += &match server {
+                    Server::Stdio(..) => format!("{note}\n"),
+                    _ => format!(": a comment\nevent: message\nid: 1\ndata: {note}\n\n"),
+                };
+            }
+            match &mut server {
+                Server::Stdio(peer, _) => peer.write(&all).await,
+                Server::Http(events, _) => events.raw(all),
+                Server::Sse(pair, _) => pair.events.raw(all),
+            }
+        }
+        server.answer(right()).await;
+        assert_eq!(running.end().await.expect("a reply"), r#"{"right":1}"#, "{era}");
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn f37j_progress_that_is_nobodys_or_late_or_goes_back_is_dropped() {
     in_all_cells(true, async |_, mut server, running, mut stream, era| {

@@ -1,0 +1,196 @@
+//! Fairness between the tasks of a thread: timers that fire and work that yields, however fast a peer sends.
+//!
+//! tokio polls a task until it waits for something, or until its budget of 128 operations is used up; from then on every
+//! timer of the task reports that it is pending, even one whose time has come. A peer that always has more to read keeps a
+//! task in that state: its deadlines never fire, and the other tasks of the thread wait.
+//!
+//! Two rules prevent that. A timer that stands beside other work of the same task is polled through [`promptly`]. A loop
+//! that reads from a peer counts what it does in a [`Workload`] and yields when that is a turn's worth, long before the
+//! budget is used up; what reads in loops of other libraries reads through a [`FairStream`].
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::coop::unconstrained;
+use tokio::task::yield_now;
+
+/// How much a task does before the others of its thread have their turn: so many messages, reads or pieces, or so many bytes.
+/// In an optimized build either takes some tenths of a millisecond. The first is well below the 128 operations that tokio allows.
+const TURN_ITEMS: usize = 32;
+const TURN_BYTES: usize = 256 * 1024;
+
+/// The most that is parsed without looking at the [`Workload`].
+pub const PIECE_BYTES: usize = 4 * 1024;
+
+/// Polls what must not be missed, a timer above all, also when other work has used up its task's budget.
+pub fn promptly<T>(event: impl Future<Output = T>) -> impl Future<Output = T> {
+    unconstrained(event)
+}
+
+// === Workload ===
+
+/// Counts what a loop does, so that it yields after a bounded amount of work.
+#[derive(Debug, Default)]
+pub struct Workload {
+    items: usize,
+    bytes: usize,
+}
+
+impl Workload {
+    /// One more item was worked on, of so many bytes.
+    pub fn add(&mut self, bytes: usize) {
+        self.items += 1;
+        self.bytes += bytes;
+    }
+
+    /// Lets other tasks have their turn if this one has done enough. Cancel-safe.
+    pub async fn yield_if_due(&mut self) {
+        if self.is_due() {
+            yield_now().await;
+        }
+    }
+
+    /// Whether enough was done; then the count begins anew.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.items >= TURN_ITEMS || self.bytes >= TURN_BYTES;
+        if is_due {
+            *self = Self::default();
+        }
+        is_due
+    }
+}
+
+// === FairStream ===
+
+/// A stream whose reader yields after a bounded number of reads and bytes, in whatever loop it reads.
+pub struct FairStream<S> {
+    stream: S,
+    workload: Workload,
+}
+
+impl<S> FairStream<S> {
+    /// Reads from and writes to this stream.
+    pub fn new(stream: S) -> Self {
+        Self { stream, workload: Workload::default() }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for FairStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.workload.is_due() {
+            // It is pending at its first poll, and has the task woken once the others had their turn.
+            ready!(pin!(yield_now()).poll(cx));
+        }
+        let before = into.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, into));
+        self.workload.add(into.filled().len() - before);
+        Poll::Ready(read)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for FairStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::task::consume_budget;
+    use tokio::time::{Instant, sleep_until};
+
+    use super::*;
+
+    /// Uses up the budget of each poll.
+    async fn greedy() {
+        loop {
+            consume_budget().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_timer_beside_work_that_uses_up_the_budget_fires() {
+        // Plain, it never does.
+        let end = Instant::now() + Duration::from_millis(20);
+        let fires = async {
+            tokio::select! {
+                biased;
+                () = greedy() => {}
+                () = promptly(sleep_until(end)) => {}
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), fires).await.expect("it fires");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_yields_after_as_many_items_or_bytes_as_are_a_turn() {
+        for (bytes, expected) in [(0, TURN_ITEMS), (TURN_BYTES / 4, 4)] {
+            let (mut workload, mut done) = (Workload::default(), 0);
+            let mut work = Box::pin(async {
+                loop {
+                    workload.yield_if_due().await;
+                    workload.add(bytes);
+                    done += 1;
+                }
+            });
+            let waker = std::task::Waker::noop();
+            let polled: Poll<()> = work.as_mut().poll(&mut Context::from_waker(waker));
+            drop(work);
+            assert!(polled.is_pending());
+            assert_eq!(done, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_always_has_more_is_pending_after_a_turn_and_then_goes_on() {
+        let mut stream = FairStream::new(tokio::io::join(tokio::io::repeat(7), tokio::io::sink()));
+        let mut buffer = vec![0; TURN_BYTES / 2];
+        let mut reads = 0;
+        let mut reading = Box::pin(async {
+            loop {
+                stream.read_exact(&mut buffer).await.expect("it reads");
+                reads += 1;
+            }
+        });
+        let waker = std::task::Waker::noop();
+        for _ in 0..3 {
+            let polled: Poll<()> = reading.as_mut().poll(&mut Context::from_waker(waker));
+            assert!(polled.is_pending());
+        }
+        drop(reading);
+        assert_eq!(reads, 6);
+    }
+}

@@ -1,0 +1,224 @@
+//! Upstreams that write without a pause, as fast as the kernel takes it (F-37): a call's time limits hold, an upstream
+//! that sends what is of no use is disconnected, and the calls to other upstreams go on.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
+
+use crate::lab::client::{Client, Outcome, Revision};
+use crate::lab::ledger::Ledger;
+use crate::lab::load::Plan;
+use crate::lab::weir::Weir;
+use crate::lab::{Lab, alone, beside_others, by_night, until};
+
+/// Limits of a call to an upstream that floods, and how much later than them it may end on a busy machine.
+const LIMITS: &str = "[defaults]\ntimeouts = { call = \"2s\", call_max = \"4s\" }\n\
+    breaker = { failures = 100 }\n";
+const CALL_MAX: Duration = Duration::from_secs(4);
+const LATER: Duration = Duration::from_secs(4);
+
+const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+
+/// What an event stream can be flooded with, and whether it is progress of the call itself, which is legal.
+fn floods() -> Vec<(&'static str, String, bool)> {
+    let event = |text: &str| format!("data: {text}\n\n");
+    let progress = |token: &str| {
+        let params = format!(r#"{{"progressToken":{token},"progress":1}}"#);
+        event(&format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{params}}}"#
+        ))
+    };
+    let answer = event(r#"{"jsonrpc":"2.0","id":987654321,"result":{}}"#);
+    vec![
+        ("events that are no messages", event("x"), false),
+        ("comments", ": x\n\n".into(), false),
+        ("empty lines", "\n".into(), false),
+        ("unknown fields", "field: x\n".into(), false),
+        ("event names without an event", "event: message\n".into(), false),
+        ("events without data", "data:\n\n".into(), false),
+        ("progress of unknown calls", progress("987654321"), false),
+        ("answers to unknown requests", answer, false),
+        ("changes of lists", event(CHANGED), false),
+        ("its own progress", progress("$TOKEN"), true),
+    ]
+}
+
+/// Two good upstreams and three that flood over HTTP once they are told to.
+async fn three_that_flood() -> Lab {
+    let mut lab = Lab::new();
+    for name in ["bad1", "bad2", "bad3", "good1"] {
+        lab = lab.http(name, json!({})).await;
+    }
+    lab.stdio("good2", json!({}))
+}
+
+const BAD: [&str; 3] = ["bad1", "bad2", "bad3"];
+const GOOD: [&str; 2] = ["good1", "good2"];
+
+/// A call that is flooded, of a client that wants to hear of its progress.
+async fn call(address: &str, upstream: &str, flood: &str) -> Outcome {
+    let mut client = Client::http(address, Revision::MODERN, None).await;
+    let fault = json!({ "flood": flood }).to_string();
+    let params = json!({
+        "name": format!("{upstream}__call"),
+        "arguments": { "nonce": "flood", "fault": fault },
+        "_meta": { "progressToken": 7 },
+    });
+    client.request("tools/call", params).await
+}
+
+/// What calls to the good upstreams take: at the median and the 99th percentile.
+async fn measure(weir: &Weir, lab: &Lab, time: Duration) -> [Duration; 2] {
+    let mut plan = Plan::plain(4, &GOOD.map(str::to_owned));
+    plan.pause = Duration::from_millis(10);
+    let load = plan.start(weir);
+    tokio::time::sleep(time).await;
+    let ledger = load.stop().await;
+    for (name, account) in ledger.settle(lab.evils()) {
+        assert_eq!(account.failures(), 0, "{name}: {account:?}");
+    }
+    percentiles(&ledger)
+}
+
+fn percentiles(ledger: &Ledger) -> [Duration; 2] {
+    [50, 99].map(|percent| ledger.percentile(percent, &GOOD))
+}
+
+/// Checks that others were not starved: three floods leave them their share of the machine, and no more than that can be
+/// said of a build without optimization beside other work.
+fn assert_served(what: &str, before: [Duration; 2], during: [Duration; 2]) {
+    eprintln!("{what}: p50 and p99 of the others {before:?}, and {during:?} beside the flood");
+    let more = match (cfg!(debug_assertions), by_night()) {
+        (true, _) => [400, 1_200],
+        (false, false) => [50, 300],
+        (false, true) => [20, 100],
+    };
+    for (at, more) in more.into_iter().enumerate() {
+        let most = 4 * before[at] + Duration::from_millis(more);
+        assert!(during[at] <= most, "{what}: {during:?} beside the flood, {before:?} without");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f37_a_call_ends_in_its_time_whatever_its_event_stream_is_flooded_with() {
+    let _turn = beside_others().await;
+    let lab = Lab::new().http("bad", json!({})).await;
+    let weir = lab.serve_all(LIMITS).await;
+    let mut hung_up = 0;
+    for (what, flood, is_legal) in floods() {
+        let most = CALL_MAX + LATER;
+        let begin = Instant::now();
+        let ended = tokio::time::timeout(2 * most, call(&weir.address, "bad", &flood)).await;
+        let outcome = ended.unwrap_or_else(|_| panic!("{what}: the call goes on"));
+        let took = begin.elapsed();
+        eprintln!("{what}: {took:.1?}, {outcome:?}");
+        assert!(!outcome.is_result() && took <= most, "{what}: {took:?}, {outcome:?}");
+        // Nonsense ends the stream, whatever time is left; progress that was asked for does not. Nor does what is legal
+        // before there is too much of it, for which a build without optimization may not be fast enough.
+        let text = format!("{outcome:?}");
+        if what != "changes of lists" {
+            assert_eq!(text.contains("broke the protocol"), !is_legal, "{what}: {text}");
+        }
+        hung_up += 1;
+        until("its stream is closed", || lab.evil("bad").times("hang-up tools/call") >= hung_up)
+            .await;
+    }
+    weir.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_three_calls_that_are_flooded_do_not_starve_others() {
+    let _turn = alone().await;
+    let lab = three_that_flood().await;
+    let weir =
+        lab.serve_all("[defaults]\ntimeouts = { call = \"60s\", call_max = \"60s\" }\n").await;
+    measure(&weir, &lab, Duration::from_secs(1)).await;
+    let before = measure(&weir, &lab, Duration::from_secs(2)).await;
+    // Its own progress, which may go on for as long as the call: what is worse is disconnected.
+    let (what, flood, _) = floods().pop().expect("the last");
+    let tasks = TaskTracker::new();
+    let calls: Vec<_> = BAD
+        .into_iter()
+        .map(|name| {
+            let (address, flood) = (weir.address.clone(), flood.clone());
+            tasks.spawn(async move { call(&address, name, &flood).await })
+        })
+        .collect();
+    until("all of them flood", || {
+        BAD.iter().all(|name| lab.evil(name).executions().contains_key("flood"))
+    })
+    .await;
+    let during = measure(&weir, &lab, Duration::from_secs(4)).await;
+    assert!(calls.iter().all(|call| !call.is_finished()), "they flood to the end");
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
+    assert_served(what, before, during);
+    weir.stop().await;
+}
+
+/// Lets all bad upstreams flood in this way while the good ones are measured.
+async fn flooded(script: Value, what: &str, is_over: impl Fn(&Lab) -> bool) {
+    let lab = three_that_flood().await;
+    let weir = lab.serve_all("").await;
+    measure(&weir, &lab, Duration::from_secs(1)).await;
+    let before = measure(&weir, &lab, Duration::from_secs(1)).await;
+    BAD.iter().for_each(|name| lab.evil(name).script(script.clone()));
+    let during = measure(&weir, &lab, Duration::from_secs(3)).await;
+    until("their streams are closed", || is_over(&lab)).await;
+    assert_served(what, before, during);
+    weir.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_floods_on_streams_that_nobody_called_on_are_ended_and_do_not_starve_others() {
+    let _turn = alone().await;
+    let storm = |text: &str, raw: bool| {
+        // More than the kernel takes in the time between two bursts.
+        let per_second = 200_000_000 / text.len();
+        json!({ "storm": { "text": text, "raw": raw, "per_second": per_second } })
+    };
+    let ended = |lab: &Lab| BAD.iter().all(|name| lab.evil(name).times("stream ended") > 0);
+    flooded(storm(": x\n\n", true), "comments", ended).await;
+    // 20 000 of these a second are not too much; a build without optimization may take no more than that.
+    let ended = |lab: &Lab| cfg!(debug_assertions) || ended(lab);
+    flooded(storm(CHANGED, false), "changes of lists", ended).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_floods_in_the_place_of_an_answer_that_no_client_asked_for_do_not_starve_others() {
+    let _turn = alone().await;
+    for method in ["initialize", "tools/list"] {
+        let (mut lab, flood) = (three_that_flood().await, json!({ "flood": "data: x\n\n" }));
+        let weir = lab.serve_all("").await;
+        measure(&weir, &lab, Duration::from_secs(1)).await;
+        let before = measure(&weir, &lab, Duration::from_secs(1)).await;
+        for name in BAD {
+            lab.evil(name).script(json!({ "on": { method: flood } }));
+            // Its session is gone, so all is asked anew.
+            lab.evil_mut(name).kill().await;
+            lab.evil_mut(name).start().await;
+        }
+        let during = measure(&weir, &lab, Duration::from_secs(3)).await;
+        let hang_up = format!("hang-up {method}");
+        until("they are hung up on", || BAD.iter().all(|name| lab.evil(name).times(&hang_up) > 0))
+            .await;
+        assert_served(method, before, during);
+        weir.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g9_f29_a_child_that_floods_empty_lines_is_started_again_and_does_not_starve_others() {
+    let _turn = alone().await;
+    let lab = Lab::new().stdio("bad", json!({})).stdio("good2", json!({}));
+    let lab = lab.http("good1", json!({})).await;
+    let weir = lab.serve_all("").await;
+    measure(&weir, &lab, Duration::from_secs(1)).await;
+    let before = measure(&weir, &lab, Duration::from_secs(1)).await;
+    let storm = json!({ "text": "\n", "raw": true, "per_second": 200_000_000 });
+    lab.evil("bad").script(json!({ "storm": storm }));
+    let during = measure(&weir, &lab, Duration::from_secs(2)).await;
+    assert_served("empty lines", before, during);
+    until("it is started again", || lab.evil("bad").processes().len() > 1).await;
+    weir.stop().await;
+}
