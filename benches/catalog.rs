@@ -10,6 +10,7 @@ use weir::mcp::kind::Kind;
 use weir::mcp::name::{Naming, UpstreamName};
 use weir::mcp::older::Form;
 use weir::mcp::pattern::Rules;
+use weir::mcp::uri::CanonicalUri;
 
 /// A role with one rule, so that every item is matched against a pattern.
 struct Role(Rules);
@@ -17,6 +18,10 @@ struct Role(Rules);
 impl Filter for Role {
     fn allows(&self, _kind: Kind, upstream: &UpstreamName, key: &str) -> bool {
         self.0.allow(&format!("{upstream}/{key}"))
+    }
+
+    fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool {
+        self.0.decide_uri(&format!("{upstream}/"), uri).allows()
     }
 
     fn reaches(&self, _upstream: &UpstreamName) -> bool {

@@ -45,6 +45,7 @@ use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Altered, Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
+use crate::mcp::uri::CanonicalUri;
 use instructions::Instructions;
 use shelf::Shelf;
 use table::{Table, Tables};
@@ -54,6 +55,8 @@ use table::{Table, Tables};
 pub trait Filter: Send + Sync + 'static {
     /// Whether the role may use this item, by its upstream's own name or URI.
     fn allows(&self, kind: Kind, upstream: &UpstreamName, key: &str) -> bool;
+    /// Whether the role may use a resource that its upstream does not list.
+    fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool;
     /// Whether the role may use anything at all of this upstream. Where it may not, `allows` is not
     /// asked.
     fn reaches(&self, upstream: &UpstreamName) -> bool;
@@ -114,6 +117,11 @@ impl Outlet {
     /// Whether the item leaves the upstream at all.
     fn lets_out(&self, kind: Kind, own: &str) -> bool {
         self.rules(kind).allow(own)
+    }
+
+    /// Whether a resource that the upstream does not list may be asked of it.
+    fn lets_out_uri(&self, uri: &CanonicalUri<'_>) -> bool {
+        self.resources.allow_everything() || self.resources.decide_uri("", uri).allows()
     }
 }
 

@@ -43,6 +43,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
 use crate::mcp::revision::Revision;
+use crate::mcp::uri::CanonicalUri;
 use crate::pins::{Change, Pins};
 use crate::policy::limits::Permit;
 use crate::policy::role::Role;
@@ -468,6 +469,10 @@ const GUARD: &str = "guard";
 impl Filter for Role {
     fn allows(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> bool {
         Role::allows(self, kind, upstream, own)
+    }
+
+    fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool {
+        Role::allows_uri(self, upstream, uri)
     }
 
     fn reaches(&self, upstream: &UpstreamName) -> bool {

@@ -22,6 +22,7 @@ pub mod revision;
 pub mod shape;
 pub mod task;
 pub mod trace_context;
+pub mod uri;
 pub mod visits;
 
 /// Members of `_meta` that the protocol reserves and Weir owns.

@@ -21,6 +21,10 @@ impl Filter for Sees {
         self.0.allow(&format!("{upstream}/{key}"))
     }
 
+    fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool {
+        self.0.decide_uri(&format!("{upstream}/"), uri).allows()
+    }
+
     fn reaches(&self, upstream: &UpstreamName) -> bool {
         let prefix = format!("{upstream}/");
         let texts = || self.0.allow.iter().map(|pattern| pattern.as_str());

@@ -20,11 +20,11 @@ use crate::bulk;
 use crate::json;
 use crate::mcp::arguments::Declared;
 use crate::mcp::capabilities::Capabilities;
-use crate::mcp::item::MAX_URI_BYTES;
 use crate::mcp::kind::{Kind, Topic};
 use crate::mcp::mirror::Mirror;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
+use crate::mcp::uri::{CanonicalUri, NotCanonical};
 
 /// What one role sees. Only the catalog makes one.
 #[derive(Clone)]
@@ -92,11 +92,11 @@ impl View {
         self.tables[kind.index()].find(key).cloned()
     }
 
-    /// The item behind a URI, for reading and subscribing: the listed resource; else the URI itself, at
-    /// the one upstream with a template that matches it; else at the only one that lists something of its
-    /// scheme and authority.
+    /// The item behind a URI, for reading and subscribing: the listed resource; else the URI itself, if it is
+    /// canonical, at the one upstream with a template that matches it; else at the only one that lists something
+    /// of its scheme and authority.
     ///
-    /// A URI that is not listed must pass the rules of its upstream and of the role by its own text.
+    /// A URI that is not listed must pass the rules of its upstream and of the role in each of its readings.
     /// Upstreams where it does not are left out from the start: what is hidden decides nothing, and so
     /// cannot be felt out either.
     pub fn resolve_uri(&self, uri: &str) -> Option<Arc<Target>> {
@@ -104,7 +104,7 @@ impl View {
             Route::Listed(target) => return Some(target),
             Route::Template(template) => template.upstream.clone(),
             Route::Origin(upstream) => upstream,
-            Route::Unsafe | Route::Several(_) | Route::None => return None,
+            Route::NotCanonical(_) | Route::Several(_) | Route::None => return None,
         };
         Some(Arc::new(Target {
             kind: Kind::Resource,
@@ -124,11 +124,13 @@ impl View {
         if let Some(listed) = self.resolve(Kind::Resource, uri) {
             return Route::Listed(listed);
         }
-        if uri.len() > MAX_URI_BYTES || uri::climbs(uri) {
-            return Route::Unsafe;
-        }
+        let canonical = match CanonicalUri::parse(uri) {
+            Ok(canonical) => canonical,
+            Err(why) => return Route::NotCanonical(why),
+        };
         let outlets = self.settings.outlets.iter();
-        let candidates: Vec<_> = outlets.filter(|outlet| self.may_ask(outlet, uri)).collect();
+        let candidates: Vec<_> =
+            outlets.filter(|outlet| self.may_ask(outlet, &canonical)).collect();
         let mut matching: Vec<_> =
             candidates.iter().filter_map(|outlet| self.template_for(outlet, uri)).collect();
         match (matching.pop(), matching.is_empty()) {
@@ -192,12 +194,12 @@ impl View {
             && self.instructions == other.instructions
     }
 
-    /// Whether the URI may be asked of this upstream, listed or not.
-    fn may_ask(&self, outlet: &Outlet, uri: &str) -> bool {
+    /// Whether the URI, which no upstream lists, may be asked of this one.
+    fn may_ask(&self, outlet: &Outlet, uri: &CanonicalUri<'_>) -> bool {
         let shows = |kind: Kind| !self.tables[kind.index()].of(&outlet.name).is_empty();
         (shows(Kind::Resource) || shows(Kind::Template))
-            && outlet.lets_out(Kind::Resource, uri)
-            && self.filter.allows(Kind::Resource, &outlet.name, uri)
+            && outlet.lets_out_uri(uri)
+            && self.filter.allows_uri(&outlet.name, uri)
     }
 
     fn template_for(&self, outlet: &Outlet, uri: &str) -> Option<&Arc<Target>> {
@@ -263,8 +265,8 @@ pub enum Route {
     Origin(UpstreamName),
     /// Nowhere, for these would all do.
     Several(Vec<UpstreamName>),
-    /// Nowhere, for its path climbs, or it is too long.
-    Unsafe,
+    /// Nowhere: no upstream lists it, and readers could take it for different resources.
+    NotCanonical(NotCanonical),
     /// Nowhere.
     None,
 }
@@ -296,6 +298,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// Whether its upstream lists it; a resource may be asked for that is not listed.
+    pub fn is_listed(&self) -> bool {
+        !self.json.is_empty()
+    }
+
     /// Whether who reads this form can use it: what it cannot use it does not see.
     pub fn is_for(&self, form: Form) -> bool {
         !self.needs_task || form == Form::WithTasks

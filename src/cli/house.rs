@@ -14,6 +14,7 @@ use crate::catalog::{Target, View};
 use crate::config::{Config, Listeners, Options, Report, Warning, nearest};
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
+use crate::mcp::uri::CanonicalUri;
 use crate::ops::status::CUT;
 use crate::upstream::Status;
 use crate::upstream::host::Host;
@@ -344,6 +345,14 @@ impl House {
         // This is told to whoever holds the configuration: it counts what the client cannot reach, too.
         if let Some(unlisted) = self.unlisted(&self.everything, kind) {
             return Err(Failure::Unreachable(format!("no {kind} `{key}`, but {unlisted}")));
+        }
+        if kind == Kind::Resource
+            && let Err(why) = CanonicalUri::parse(key)
+        {
+            let text = format!(
+                "no {kind} `{key}` is listed, and a URI that is not listed must be in normal form: {why}"
+            );
+            return Err(Failure::Usage(text));
         }
         let listed = view.targets(kind).iter().map(|target| &*target.key);
         let hint = match nearest(key, listed) {

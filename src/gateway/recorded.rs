@@ -85,7 +85,8 @@ impl Guest {
         }
         let (upstream, own) = (&target.upstream, &*target.own);
         let role = self.generation.policy.role(&self.principal);
-        let rule = role.rule(target.kind, upstream, own).map(|pattern| pattern.as_str());
+        let rule = role.rule(target.kind, upstream, own, target.is_listed());
+        let rule = rule.map(|pattern| pattern.as_str());
         let item = (target.kind, &*target.key);
         self.record.decided(item, Decision::Allowed, Some((upstream, own)), rule);
     }
@@ -102,7 +103,8 @@ impl Guest {
         };
         meters.refused(Reason::Denied);
         let (upstream, own) = (&target.upstream, &*target.own);
-        let rule = role.rule(target.kind, upstream, own).map(|pattern| pattern.as_str());
+        let rule = role.rule(target.kind, upstream, own, target.is_listed());
+        let rule = rule.map(|pattern| pattern.as_str());
         self.record.decided(item, Decision::Denied, Some((upstream, own)), rule);
     }
 }

@@ -1,17 +1,23 @@
 //! Patterns: `*` matches any run of characters, `/` included; nothing else is special.
 //!
+//! A URI that no upstream lists is compared more strictly, since its reader may take it for another spelling of itself: what
+//! allows it must allow each of its readings, and what denies one of its spellings denies it (docs/resource-uris.md).
+//!
 //! Glob crates trip over `{path}` and `[::1]`, which stand in URI templates and URIs.
+
+use super::uri::{CanonicalUri, Loose};
 
 /// A pattern over a whole text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     text: Box<str>,
+    loose: Loose,
 }
 
 impl Pattern {
     /// Takes any text as a pattern.
     pub fn new(text: &str) -> Self {
-        Self { text: text.into() }
+        Self { text: text.into(), loose: Loose::of(text) }
     }
 
     /// The pattern as written.
@@ -21,25 +27,52 @@ impl Pattern {
 
     /// Whether all of `text` matches. Linear in the text for each literal part.
     pub fn matches(&self, text: &str) -> bool {
-        let Some((head, rest)) = self.text.split_once('*') else {
-            return *self.text == *text;
-        };
-        let Some(text) = text.strip_prefix(head) else {
-            return false;
-        };
-        let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
-        let Some(mut text) = text.strip_suffix(tail) else {
-            return false;
-        };
-        // Taking each part at its first place leaves the most room for those behind it.
-        for part in middle.split('*') {
-            let Some(at) = text.find(part) else {
-                return false;
-            };
-            text = &text[at + part.len()..];
-        }
-        true
+        matches(&self.text, text)
     }
+
+    /// Whether it matches what some reader takes a URI for. `prefix` stands before URIs in this pattern.
+    pub fn matches_uri(&self, prefix: &str, uri: &CanonicalUri<'_>) -> bool {
+        self.matches_any(&spellings(prefix, uri))
+    }
+
+    fn matches_any(&self, spellings: &[(String, Loose)]) -> bool {
+        spellings.iter().any(|(text, loose)| {
+            self.matches(text)
+                || matches(&self.loose.letters, &loose.letters)
+                || matches(&self.loose.shape, &loose.shape)
+        })
+    }
+}
+
+/// All that readers may take a URI for, behind `prefix`, with its loose forms.
+fn spellings(prefix: &str, uri: &CanonicalUri<'_>) -> Vec<(String, Loose)> {
+    let spelled = |spelling| {
+        let text = [prefix, spelling].concat();
+        let loose = Loose::of(&text);
+        (text, loose)
+    };
+    uri.spellings().map(spelled).collect()
+}
+
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else {
+        return *pattern == *text;
+    };
+    let Some(text) = text.strip_prefix(head) else {
+        return false;
+    };
+    let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let Some(mut text) = text.strip_suffix(tail) else {
+        return false;
+    };
+    // Taking each part at its first place leaves the most room for those behind it.
+    for part in middle.split('*') {
+        let Some(at) = text.find(part) else {
+            return false;
+        };
+        text = &text[at + part.len()..];
+    }
+    true
 }
 
 /// What is allowed and what is denied; denying wins, and what nothing allows is denied.
@@ -101,6 +134,23 @@ impl Rules {
         any(&self.allow) && !any(&self.deny)
     }
 
+    /// Which patterns decide about a URI that no upstream lists. `prefix` stands before it in these rules.
+    pub fn decide_uri(&self, prefix: &str, uri: &CanonicalUri<'_>) -> Decision {
+        let whole = [prefix, uri.as_str()].concat();
+        let first = self.allow.iter().position(|pattern| pattern.matches(&whole));
+        let is_allowed = |reading: &str| {
+            let text = [prefix, reading].concat();
+            self.allow.iter().any(|pattern| pattern.matches(&text))
+        };
+        let allowed_by = first.filter(|_| uri.readings().skip(1).all(is_allowed));
+        if self.deny.is_empty() {
+            return Decision { allowed_by, denied_by: None };
+        }
+        let spellings = spellings(prefix, uri);
+        let denied_by = self.deny.iter().position(|pattern| pattern.matches_any(&spellings));
+        Decision { allowed_by, denied_by }
+    }
+
     /// Which patterns decide whether `text` is let in; comes to the same as [`Rules::allow`].
     pub fn decide(&self, text: &str) -> Decision {
         let first = |patterns: &[Pattern]| patterns.iter().position(|it| it.matches(text));
@@ -140,6 +190,38 @@ mod tests {
         assert!(rules.allow("ac") && !rules.allow("abc") && !rules.allow("b"));
         assert!(!Rules::default().allow("a"));
         assert!(Rules::everything().allow_everything() && !rules.allow_everything());
+    }
+
+    #[test]
+    fn rules_for_a_uri_that_is_not_listed_hold_for_all_its_readings() {
+        let check = |allow: &[&str], deny: &[&str], uri: &str, expected: bool| {
+            let parsed = CanonicalUri::parse(uri).expect(uri);
+            let found = Rules::new(allow, deny).decide_uri("u/", &parsed).allows();
+            assert_eq!(found, expected, "{allow:?} {deny:?} {uri}");
+        };
+        check(&["u/file:///*.txt"], &[], "file:///a.txt", true);
+        check(&["u/file:///*.txt"], &[], "file:///a.txt?b.txt", true);
+        for uri in ["file:///a.key?b.txt", "file:///a.key#b.txt", "file:///a.key;b.txt"] {
+            check(&["u/file:///*.txt"], &[], uri, false);
+        }
+        check(&["u/file:///pub/*"], &[], "file:///pub/", false);
+        for deny in [
+            "u/db://secret/*",
+            "u/DB://Secret/*",
+            "u/db:secret/*",
+            "u/db:///secret/*",
+            "u/db://%73ecret/*",
+            "*/secret/*",
+            "*secret*",
+        ] {
+            for uri in ["db://secret/1", "db://SECRET/1", "db:///secret/1", "db://secret:1/1"] {
+                check(&["*"], &[deny], uri, false);
+            }
+            check(&["*"], &[deny], "db://public/1", true);
+        }
+        check(&["*"], &["u/db:*"], "db://a", false);
+        check(&["*"], &["u/db://a/geh\u{e4}lter"], "db://a/GEH%C3%84LTER", false);
+        check(&["*"], &["u/https://h:8443/*"], "https://h/a", true);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use super::Principal;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::pattern::Pattern;
+use crate::mcp::uri::CanonicalUri;
 pub use gcra::Rate;
 use table::{Bucket, Key, Table, Who};
 
@@ -46,7 +47,9 @@ impl Limit {
     /// Whether it counts a request of this method about this item, `<upstream>/<original name>`, or about none.
     pub fn counts(&self, method: &str, item: Option<&str>) -> bool {
         let is_item = match (&self.item, item) {
-            (Some(pattern), Some(item)) => pattern.matches(item),
+            (Some(pattern), Some(item)) => {
+                pattern.matches(item) || method.starts_with("resources/") && spells(pattern, item)
+            }
             (Some(_), None) => false,
             (None, _) => true,
         };
@@ -58,6 +61,13 @@ impl Limit {
         let all = self.methods.iter().any(|pattern| pattern.as_str() == "*");
         all && self.item.is_none() && self.per != Per::Upstream
     }
+}
+
+/// Whether the pattern matches what some reader takes the URI of an item for: another spelling is no way around a limit.
+fn spells(pattern: &Pattern, item: &str) -> bool {
+    let Some((upstream, uri)) = item.split_once('/') else { return false };
+    let prefix = &item[..=upstream.len()];
+    CanonicalUri::parse(uri).is_ok_and(|uri| pattern.matches_uri(prefix, &uri))
 }
 
 /// In words, as `one in 100ms, 60 at once; at most 4 under way, per client`.

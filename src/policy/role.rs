@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::pattern::{Decision, Pattern, Rules};
+use crate::mcp::uri::CanonicalUri;
 
 /// Rules per kind. The default allows nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -37,10 +38,26 @@ impl Role {
         rules.allow_everything() || rules.allow(&format!("{upstream}/{own}"))
     }
 
+    /// Whether the role may use a resource that its upstream does not list.
+    pub fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool {
+        self.resources.allow_everything() || self.decide_uri(upstream, uri).allows()
+    }
+
     /// The pattern that decides whether the role may use an item, if there is one: one that keeps it out, else one
-    /// that lets it in.
-    pub fn rule(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> Option<&Pattern> {
-        let (rules, decision) = (self.rules(kind), self.decide(kind, upstream, own));
+    /// that lets it in. A resource that is not listed is compared as such.
+    pub fn rule(
+        &self,
+        kind: Kind,
+        upstream: &UpstreamName,
+        own: &str,
+        is_listed: bool,
+    ) -> Option<&Pattern> {
+        let unlisted = (!is_listed).then(|| CanonicalUri::parse(own)).and_then(Result::ok);
+        let decision = match unlisted {
+            Some(uri) => self.decide_uri(upstream, &uri),
+            None => self.decide(kind, upstream, own),
+        };
+        let rules = self.rules(kind);
         let denied = decision.denied_by.map(|at| &rules.deny[at]);
         denied.or_else(|| decision.allowed_by.map(|at| &rules.allow[at]))
     }
@@ -48,6 +65,11 @@ impl Role {
     /// Which of its [`rules`](Self::rules) decide about an item; comes to the same as [`Role::allows`].
     pub fn decide(&self, kind: Kind, upstream: &UpstreamName, own: &str) -> Decision {
         self.rules(kind).decide(&[upstream.as_str(), "/", own].concat())
+    }
+
+    /// Which of the rules for resources decide about one that its upstream does not list.
+    pub fn decide_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> Decision {
+        self.resources.decide_uri(&[upstream.as_str(), "/"].concat(), uri)
     }
 
     /// Whether any rule lets the role use anything of this upstream; what is denied by name is not

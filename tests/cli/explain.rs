@@ -324,6 +324,7 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
             &["note:///public/2"],
             &["todo:2", "--as", "ci"],
             &["todo:private", "--as", "ci"],
+            &["todo:PRIVATE", "--as", "ci"],
             &["note:///public/../x", "--as", "ci"],
             &["file:///x", "--as", "ci"],
             &["hub/note:///public/2", "--as", "ci"],
@@ -362,10 +363,19 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
       denied    by `hub/todo:private` of resources.deny (policy.toml:17)
     ! weir: `todo:private` is not visible to ci
     => 6
+    $ weir explain todo:PRIVATE --as ci
+    not visible to ci: resource todo:PRIVATE
+      listed    no upstream lists it
+      client    ci has rules of its own
+      outlet    hub lets it out by `todo:*` of resources.allow (weir.toml:10)
+      allowed   by `hub/*` of resources.allow (policy.toml:16)
+      denied    by `hub/todo:private` of resources.deny (policy.toml:17)
+    ! weir: `todo:PRIVATE` is not visible to ci
+    => 6
     $ weir explain note:///public/../x --as ci
     not visible to ci: resource note:///public/../x
       listed    no upstream lists it
-      route     its path goes up or stays in place (`..`, `.`), or it is too long
+      route     a URI that is not listed must be in normal form: its path has an empty segment, or one such as `.` or `..`
     ! weir: `note:///public/../x` is not visible to ci
     => 2
     $ weir explain file:///x --as ci

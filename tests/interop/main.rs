@@ -19,3 +19,4 @@ mod pipe;
 mod programs;
 mod questions;
 mod servers;
+mod uris;

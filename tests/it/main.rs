@@ -54,6 +54,7 @@ mod tokens;
 mod translation;
 mod turns;
 mod upstream;
+mod uris;
 mod walk;
 mod world;
 

@@ -8,10 +8,27 @@ use crate::config::{Config, Patterns, Role, Upstream};
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::pattern::Decision;
+use crate::mcp::pattern::{Decision, Rules as Decided};
+use crate::mcp::uri::CanonicalUri;
 
 /// Whether the upstream's own rules let its item out.
 pub(super) fn of_outlet(config: &Config, upstream: &Upstream, kind: Kind, own: &str) -> Fact {
+    outlet_fact(config, upstream, kind, own, None)
+}
+
+/// The same of a URI that the upstream does not list.
+pub(super) fn of_outlet_unlisted(config: &Config, upstream: &Upstream, uri: &str) -> Fact {
+    let canonical = CanonicalUri::parse(uri).ok();
+    outlet_fact(config, upstream, Kind::Resource, uri, canonical.as_ref())
+}
+
+fn outlet_fact(
+    config: &Config,
+    upstream: &Upstream,
+    kind: Kind,
+    own: &str,
+    unlisted: Option<&CanonicalUri<'_>>,
+) -> Fact {
     let key = key_of(kind);
     let patterns = match kind {
         Kind::Prompt => &upstream.prompts,
@@ -23,7 +40,11 @@ pub(super) fn of_outlet(config: &Config, upstream: &Upstream, kind: Kind, own: &
         config.places.of_entry(&["upstreams", name, key, list], at).map(str::to_owned)
     };
     let rules = Rules { about: [About::Outlet; 2], key, patterns, place: &place };
-    let mut facts = rules.told(app::rules(patterns).decide(own), own);
+    let decided = app::rules(patterns);
+    let mut facts = match unlisted {
+        Some(uri) => rules.told_of_uri(&decided, "", uri),
+        None => rules.told(decided.decide(own), own),
+    };
     let mut last = facts.pop().unwrap_or_else(|| Fact::bad(About::Outlet, ""));
     let what = match (last.good, &last.pattern) {
         (true, _) => "lets it out",
@@ -42,6 +63,27 @@ pub(super) fn of_role(
     upstream: &UpstreamName,
     own: &str,
 ) -> Vec<Fact> {
+    role_facts(config, name, kind, (upstream, own), None)
+}
+
+/// The same of a URI that no upstream lists.
+pub(super) fn of_role_unlisted(
+    config: &Config,
+    name: &str,
+    upstream: &UpstreamName,
+    uri: &str,
+) -> Vec<Fact> {
+    let canonical = CanonicalUri::parse(uri).ok();
+    role_facts(config, name, Kind::Resource, (upstream, uri), canonical.as_ref())
+}
+
+fn role_facts(
+    config: &Config,
+    name: &str,
+    kind: Kind,
+    (upstream, own): (&UpstreamName, &str),
+    unlisted: Option<&CanonicalUri<'_>>,
+) -> Vec<Fact> {
     let nobody = Role::default();
     let role = config.roles.get(name).unwrap_or(&nobody);
     let key = key_of(kind);
@@ -53,7 +95,11 @@ pub(super) fn of_role(
     let place =
         |list: &str, at: usize| config.places.of_rule(name, key, list, at).map(str::to_owned);
     let rules = Rules { about: [About::Allowed, About::Denied], key, patterns, place: &place };
-    rules.told(app::role(role).decide(kind, upstream, own), &format!("{upstream}/{own}"))
+    let role = app::role(role);
+    match unlisted {
+        Some(uri) => rules.told_of_uri(&role.resources, &format!("{upstream}/"), uri),
+        None => rules.told(role.decide(kind, upstream, own), &format!("{upstream}/{own}")),
+    }
 }
 
 /// What limits the use of an item, for whoever may use it. How much is left only the process knows that
@@ -96,6 +142,14 @@ impl Rules<'_> {
             facts.push(Fact { good: false, ..self.pattern(denied, "deny", at) });
         }
         facts
+    }
+
+    /// Of a URI that is not listed each reading must be allowed: the first that is not is shown.
+    fn told_of_uri(&self, decided: &Decided, prefix: &str, uri: &CanonicalUri<'_>) -> Vec<Fact> {
+        let mut texts = uri.readings().map(|reading| [prefix, reading].concat());
+        let barred = texts.find(|text| decided.decide(text).allowed_by.is_none());
+        let whole = [prefix, uri.as_str()].concat();
+        self.told(decided.decide_uri(prefix, uri), &barred.unwrap_or(whole))
     }
 
     fn pattern(&self, about: About, list: &str, at: usize) -> Fact {

@@ -28,14 +28,14 @@ pub(super) fn finding(
     finding.facts = match &everything {
         Route::None => {
             let kept = config.upstreams.iter().filter(|it| only.is_none_or(|only| it.name == only));
-            let kept = kept.map(|it| reasons::of_outlet(config, it, Kind::Resource, uri));
+            let kept = kept.map(|it| reasons::of_outlet_unlisted(config, it, uri));
             nothing.into_iter().chain(kept.filter(|fact| !fact.good)).collect()
         }
         Route::Listed(target) => {
             let text = format!("it is {} that lists it", target.upstream);
             nothing.into_iter().chain([Fact::good(About::Route, text)]).collect()
         }
-        Route::Unsafe => vec![unlisted(), step(&everything)],
+        Route::NotCanonical(_) => vec![unlisted(), step(&everything)],
         Route::Template(_) | Route::Origin(_) | Route::Several(_) => vec![unlisted()],
     };
     if finding.is_open() {
@@ -79,8 +79,8 @@ fn sight(house: &House, uri: &str, only: Option<&str>, everything: &Route, eyes:
     if let Some(upstream) = owner(&route).or(owner(everything)) {
         let outlet = config.upstreams.iter().find(|it| it.name == upstream.as_str());
         let outlet = outlet.filter(|_| eyes.client.is_some());
-        facts.extend(outlet.map(|it| reasons::of_outlet(config, it, Kind::Resource, uri)));
-        facts.extend(reasons::of_role(config, &eyes.role, Kind::Resource, upstream, uri));
+        facts.extend(outlet.map(|it| reasons::of_outlet_unlisted(config, it, uri)));
+        facts.extend(reasons::of_role_unlisted(config, &eyes.role, upstream, uri));
     }
     match &route {
         Route::None if facts.iter().all(|fact| fact.good) => {
@@ -108,7 +108,7 @@ fn owner(route: &Route) -> Option<&UpstreamName> {
     match route {
         Route::Listed(target) | Route::Template(target) => Some(&target.upstream),
         Route::Origin(upstream) => Some(upstream),
-        Route::Several(_) | Route::Unsafe | Route::None => None,
+        Route::Several(_) | Route::NotCanonical(_) | Route::None => None,
     }
 }
 
@@ -129,8 +129,8 @@ fn step(route: &Route) -> Fact {
             let text = format!("it could be of {}: none of them is asked", names.join(" or of "));
             Fact::bad(About::Route, text)
         }
-        Route::Unsafe => {
-            let text = "its path goes up or stays in place (`..`, `.`), or it is too long";
+        Route::NotCanonical(why) => {
+            let text = format!("a URI that is not listed must be in normal form: {why}");
             Fact::bad(About::Route, text)
         }
         Route::None => Fact::bad(About::Route, "it leads nowhere"),

@@ -444,7 +444,7 @@ fn rules() -> Vec<Key> {
         ),
         (
             "The resources and resource templates that the role may use.",
-            "Patterns of resources and resource templates that may be read: `<upstream>/<URI>`.",
+            "Patterns of resources and resource templates that may be read: `<upstream>/<URI>`. What they are compared with where a URI is not listed: docs/resource-uris.md.",
             "Patterns of resources and templates that may not be read, although `allow` names them.",
         ),
     ];

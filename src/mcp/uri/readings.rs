@@ -1,0 +1,116 @@
+//! What is left of a canonical URI for readers that ignore a part of it.
+
+use std::borrow::Cow;
+
+use unicode_normalization::UnicodeNormalization;
+
+use super::{Letter, NotCanonical, Parts, host};
+
+/// Refuses segments that some reader resolves or drops: empty ones but for the last, and those of dots and spaces.
+pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<(), NotCanonical> {
+    let tail_start = parts.path_start + parts.path.len();
+    let tail = letters.partition_point(|letter| letter.at < tail_start);
+    let (path, tail) = letters.split_at(tail);
+    let body = path.partition_point(|letter| letter.at < parts.path_start);
+    let (authority, path) = path.split_at(body);
+    // What reads `db://../x` as a path after `db://` takes the host for a segment.
+    if !authority.is_empty() && vanishes(authority, parts) {
+        return Err(NotCanonical::Segment);
+    }
+    let path = match path {
+        [Letter { c: '/', .. }, rest @ ..] => rest,
+        rest => rest,
+    };
+    let mut segments = path.split(|letter| letter.c == '/').peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        if !(is_last && segment.is_empty()) && vanishes(segment, parts) {
+            return Err(NotCanonical::Segment);
+        }
+    }
+    // Some readers know no query: for them it is more of the path.
+    let separates = |c: char| matches!(c, '/' | '?' | '#' | '&' | '=' | ';');
+    let mut pieces = tail.split(|letter| folds_to(letter.c, separates));
+    if pieces.any(|piece| !piece.is_empty() && vanishes(piece, parts)) {
+        return Err(NotCanonical::Segment);
+    }
+    Ok(())
+}
+
+/// Whether nothing of a segment is left but dots, spaces and parameters.
+fn vanishes(segment: &[Letter], parts: &Parts<'_>) -> bool {
+    let end = segment.iter().position(|letter| folds_to(letter.c, |c| ends_a_name(c, parts)));
+    let name = segment[..end.unwrap_or(segment.len())].iter().map(|letter| letter.c);
+    name.nfkc().all(|c| c == '.' || c.is_whitespace() || super::loose::is_ignored(c))
+}
+
+/// Whether the rest of a segment is not part of the file's name for some readers: parameters, and streams of NTFS.
+fn ends_a_name(c: char, parts: &Parts<'_>) -> bool {
+    c == ';' || c == ':' && parts.scheme == "file"
+}
+
+fn folds_to(c: char, is_meant: impl Fn(char) -> bool) -> bool {
+    if c.is_ascii() { is_meant(c) } else { std::iter::once(c).nfkc().any(is_meant) }
+}
+
+/// All readings, and all of them without the port.
+pub(super) fn of<'a>(
+    text: &'a str,
+    parts: &Parts<'_>,
+    letters: &[Letter],
+) -> (Vec<Cow<'a, str>>, Vec<String>) {
+    let first = |is_meant: fn(char) -> bool| {
+        let found = letters.iter().find(|letter| folds_to(letter.c, is_meant));
+        found.map_or(text.len(), |letter| letter.at)
+    };
+    let ends = [text.len(), first(|c| c == '#'), first(|c| matches!(c, '?' | '#'))];
+    let mut readings = Vec::with_capacity(2);
+    let mut add = |reading: Cow<'a, str>| {
+        if !readings.contains(&reading) {
+            readings.push(reading);
+        }
+    };
+    for end in ends {
+        let bare = without_parameters(&text[..end], parts, letters);
+        for reading in [Cow::Borrowed(&text[..end])].into_iter().chain(bare.map(Cow::Owned)) {
+            // `s://host/` is not `s://host`.
+            let kept = reading.trim_end_matches('/').len().max(parts.path_start + 1);
+            let shorter = (kept < reading.len()).then(|| reading[..kept].to_owned());
+            add(reading);
+            shorter.into_iter().for_each(|shorter| add(shorter.into()));
+        }
+    }
+    let (host, port) = host::split(parts.authority.unwrap_or_default());
+    let port_start = parts.scheme.len() + 3 + host.len();
+    let drop_port = |reading: &Cow<'_, str>| {
+        let rest = reading.get(port_start + port.len()..)?;
+        Some([&reading[..port_start], rest].concat())
+    };
+    let with_port = readings.iter().filter(|_| !port.is_empty());
+    let without_port = with_port.filter_map(drop_port).collect();
+    (readings, without_port)
+}
+
+/// The URI without what follows a `;` in each segment; `None` where there is none.
+fn without_parameters(text: &str, parts: &Parts<'_>, letters: &[Letter]) -> Option<String> {
+    let shown = letters.iter().take_while(|letter| letter.at < text.len());
+    // `C:` is a drive.
+    let drive = parts.path_start + 2;
+    let ends = |letter: &Letter| {
+        folds_to(letter.c, |c| ends_a_name(c, parts) && !(c == ':' && letter.at == drive))
+    };
+    shown.clone().any(ends).then(|| {
+        let first = letters.first().map_or(text.len(), |letter| letter.at);
+        let mut kept = text[..first].to_owned();
+        let mut is_dropped = false;
+        let mut shown = shown.peekable();
+        while let Some(letter) = shown.next() {
+            let next = shown.peek().map_or(text.len(), |next| next.at);
+            is_dropped = !matches!(letter.c, '/' | '?' | '#') && (is_dropped || ends(letter));
+            if !is_dropped {
+                kept.push_str(&text[letter.at..next]);
+            }
+        }
+        kept
+    })
+}

@@ -1,0 +1,106 @@
+"""What Python's libraries make of URIs, for tests/interop/uris.rs.
+
+Reads a JSON array of texts on stdin. Writes a JSON array with an object for each: `written` is what a parser writes for the
+URI again (null if it refuses it), `claims` are the resources that readers take it for, as `scheme:/host/path`, decoded and
+normalized. Knows nothing of Weir.
+"""
+
+import json
+import ntpath
+import posixpath
+import sys
+import unicodedata
+import urllib.parse
+from urllib.parse import unquote, unquote_plus, urlparse, urlsplit
+
+from pydantic import AnyUrl
+
+
+def claim(scheme, host, path):
+    host = "" if scheme.lower() == "file" and (host or "").lower() == "localhost" else host or ""
+    whole = posixpath.normpath("/".join(["", host, path or ""]))
+    return f"{scheme.lower()}:/{whole.lstrip('/')}"
+
+
+def prefixless(uri):
+    """Readers that cut the scheme off and take the rest for a path."""
+    scheme, _, rest = uri.partition(":")
+    yield scheme.strip(), "", rest
+    yield scheme.strip(), "", rest.removeprefix("//")
+
+
+def split(uri):
+    for cut in (urlparse, urlsplit):
+        parts = cut(uri)
+        yield parts.scheme, parts.hostname, parts.path
+        yield parts.scheme, parts.netloc, parts.path
+        # Readers that know no query and no fragment.
+        yield parts.scheme, parts.hostname, uri.partition(parts.netloc)[2] if parts.netloc else parts.path
+
+
+def pydantic(uri):
+    url = AnyUrl(uri)
+    yield url.scheme, url.host, url.path
+    yield from split(str(url))
+    yield from prefixless(str(url))
+
+
+def windows(path):
+    """Names as NTFS takes them: no dots and spaces at their ends, no streams."""
+    parts = [part.rstrip(". ") or part for part in path.replace("\\", "/").split("/")]
+    return "/".join(part if ntpath.splitdrive(part)[0] else part.partition(":")[0] for part in parts)
+
+
+def tomcat(path):
+    return "/".join(part.partition(";")[0] for part in path.split("/"))
+
+
+PATHS = [
+    lambda path: path,
+    unquote,
+    unquote_plus,
+    lambda path: unquote(unquote(path)),
+    lambda path: tomcat(unquote(path)),
+    lambda path: unquote(tomcat(path)),
+    lambda path: unicodedata.normalize("NFKC", unquote(path)),
+    lambda path: unicodedata.normalize("NFKC", unquote(path)).casefold(),
+    lambda path: windows(unquote(path)),
+    lambda path: unquote(path).replace("\\", "/"),
+    lambda path: unquote(path).strip(),
+]
+
+READERS = [
+    prefixless,
+    split,
+    pydantic,
+    lambda uri: split(unquote(uri)),
+    lambda uri: split(unicodedata.normalize("NFKC", unquote(uri))),
+    lambda uri: split(uri.strip().replace("\\", "/")),
+    lambda uri: prefixless(unquote(uri)),
+]
+
+
+def claims(uri):
+    parts = set()
+    for reader in READERS:
+        try:
+            parts.update((scheme, host or "", path or "") for scheme, host, path in reader(uri))
+        except ValueError:
+            continue  # It refuses the URI.
+    read = {(scheme, read(host), read(path)) for scheme, host, path in parts for read in PATHS}
+    return sorted({claim(*one) for one in read})
+
+
+def written(uri):
+    try:
+        return str(AnyUrl(uri))
+    except ValueError:
+        return None
+
+
+def encodable(texts):
+    return [text.encode("utf-8", "replace").decode() for text in texts]
+
+
+uris = json.load(sys.stdin)
+print(json.dumps([{"written": written(uri), "claims": encodable(claims(uri))} for uri in uris]))

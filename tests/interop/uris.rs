@@ -1,0 +1,376 @@
+//! Spellings of URIs, judged by real readers: whatever one of them takes for a resource that a role may not read is not
+//! routed (docs/resource-uris.md).
+//!
+//! The spellings are a corpus of known tricks and some thousand that a generator with a fixed seed makes of it. Python
+//! (pydantic's `AnyUrl`, `urllib`), Node and Rust (`url`) read all of them, each in one process.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::ReadResourceRequestParams;
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use weir::catalog::{Catalog, Filter, Outlet, Route, Settings, Snapshot, View};
+use weir::mcp::item::Item;
+use weir::mcp::kind::Kind;
+use weir::mcp::name::Naming;
+use weir::mcp::pattern::Rules;
+use weir::policy::role::Role;
+
+use crate::clients::{Listener, legacy, modern, over_http};
+use crate::fleet::{Fleet, soon};
+use crate::parts::{part, script};
+
+/// What is allowed, what is denied, and whether a role with these rules may read what a reader takes a URI for.
+struct Case {
+    allow: &'static [&'static str],
+    deny: &'static [&'static str],
+    may_read: fn(&str) -> bool,
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        allow: &["hub/file:///pub/*", "hub/db://pub/*", "hub/https://h/pub/*", "hub/note:pub/*"],
+        deny: &[],
+        may_read: |claim| {
+            ["file:/pub/", "db:/pub/", "https:/h/pub/", "note:/pub/"]
+                .iter()
+                .any(|head| claim.starts_with(head))
+        },
+    },
+    Case {
+        allow: &["*"],
+        deny: &[
+            "hub/file:///secret/*",
+            "hub/db://secret/*",
+            "hub/https://h/secret/*",
+            "hub/note:secret/*",
+            "hub/file:///C:/secret/*",
+        ],
+        may_read: |claim| {
+            let claim = claim.to_lowercase();
+            ![
+                "file:/secret/",
+                "db:/secret/",
+                "https:/h/secret/",
+                "note:/secret/",
+                "file:/c:/secret/",
+            ]
+            .iter()
+            .any(|head| claim.starts_with(head))
+        },
+    },
+    Case { allow: &["hub/*.txt"], deny: &[], may_read: |claim| claim.ends_with(".txt") },
+    Case {
+        allow: &["*"],
+        deny: &["hub/*.key", "hub/*/my geh\u{e4}lter/*"],
+        may_read: |claim| {
+            let claim = claim.to_lowercase();
+            !claim.ends_with(".key") && !claim.contains("/my geh\u{e4}lter/")
+        },
+    },
+];
+
+/// What the spellings are made of.
+const BASES: [&str; 24] = [
+    "file:///pub/a.txt",
+    "file:///pub/../secret/b.txt",
+    "file:///pub/./a.txt",
+    "file:///secret/b.txt",
+    "file:///C:/secret/b.txt",
+    "file:///pub/b.key",
+    "file:///pub/my%20geh%C3%A4lter/a.txt",
+    "file:///pub/my+geh%C3%84lter/a.txt",
+    "db://pub/1",
+    "db://pub/../secret/1",
+    "db://secret/1.txt",
+    "db://secret:1/1",
+    "db:secret/1",
+    "db:/secret/1",
+    "db:///secret/1",
+    "https://h/pub/a.txt",
+    "https://h/pub/../secret/a.txt",
+    "https://h/secret/b.key?x=.txt",
+    "https://h:8443/secret/b.txt",
+    "note:pub/a.txt",
+    "note:pub/../secret/a.txt",
+    "note:secret/b.txt",
+    "note:///secret/b.key",
+    "note://pub/a.txt?q=a%2Fb",
+];
+
+/// What is put into a spelling, at some place.
+const INSERTED: [&str; 58] = [
+    "\t",
+    "\n",
+    "\r",
+    " ",
+    "\0",
+    "\u{b}",
+    "\u{7f}",
+    "\u{85}",
+    "\u{a0}",
+    "\\",
+    "/",
+    "//",
+    "/./",
+    "/../",
+    "..",
+    ".",
+    "%2e",
+    "%2E",
+    "%2e%2e/",
+    "%2f",
+    "%2F",
+    "%5c",
+    "%5C",
+    "%00",
+    "%09",
+    "%0A",
+    "%20",
+    "%25",
+    "%252e",
+    "%252F",
+    "%3F",
+    "%23",
+    "%3B",
+    "%3A",
+    "%7C",
+    "%FF",
+    "%C0%AE",
+    "%EF%BC%8E",
+    "%EF%BC%8F",
+    "%E2%80%8B",
+    "%E2%80%8D",
+    "%E2%80%A4",
+    "%E2%84%80",
+    "%CC%81",
+    "\u{ff0f}",
+    "\u{ff0e}",
+    "\u{2044}",
+    ";x",
+    ";",
+    "?",
+    "#",
+    "?/../",
+    "|",
+    ":",
+    "@",
+    "+",
+    "::$DATA",
+    "localhost",
+];
+
+/// Numbers that are the same in every run (xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// Another spelling of a URI, or of another one.
+fn changed(uri: &str, dice: &mut Dice) -> String {
+    let mut letters: Vec<char> = uri.chars().collect();
+    let at = dice.below(letters.len());
+    match dice.below(6) {
+        0 | 1 => {
+            letters.splice(at..at, INSERTED[dice.below(INSERTED.len())].chars());
+        }
+        2 => {
+            letters.splice(at..=at, INSERTED[dice.below(INSERTED.len())].chars());
+        }
+        3 => {
+            let mut bytes = [0; 4];
+            let bytes = letters[at].encode_utf8(&mut bytes).bytes();
+            let is_capital = dice.below(2) == 0;
+            let escape = |byte| match is_capital {
+                true => format!("%{byte:02X}"),
+                false => format!("%{byte:02x}"),
+            };
+            let escaped: String = bytes.map(escape).collect();
+            letters.splice(at..=at, escaped.chars());
+        }
+        4 => {
+            let capital: Vec<_> = letters[at].to_uppercase().collect();
+            letters.splice(at..=at, capital);
+        }
+        _ => {
+            // Fullwidth forms stand in the order of ASCII.
+            let wide = u32::from(letters[at]).checked_sub(0x21).filter(|place| *place < 0x5e);
+            let wide = wide.and_then(|place| char::from_u32(0xff01 + place));
+            let wide = wide.unwrap_or('\u{3000}').to_string();
+            let escaped: String = wide.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            letters.splice(at..=at, escaped.chars());
+        }
+    }
+    letters.into_iter().collect()
+}
+
+fn spellings() -> Vec<String> {
+    let mut dice = Dice(0x57e1_2026);
+    let mut all: Vec<String> = BASES.map(str::to_owned).into();
+    for base in BASES {
+        for inserted in INSERTED {
+            let (head, tail) = base.split_at(dice.below(base.len()));
+            all.push([head, inserted, tail].concat());
+        }
+    }
+    for _ in 0..2_000 {
+        let mut uri = BASES[dice.below(BASES.len())].to_owned();
+        for _ in 0..=dice.below(3) {
+            uri = changed(&uri, &mut dice);
+        }
+        all.push(uri);
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Generous: how long one reader takes for all spellings, which is seconds on a machine that does nothing else.
+const READING: Duration = Duration::from_secs(300);
+
+/// What a reader makes of each URI: what it writes for it again, and what resources it may mean.
+async fn read_by(program: &str, file: &str, uris: &[String]) -> Vec<(Option<String>, Vec<String>)> {
+    let mut command = Command::new(part(program));
+    command.arg(script(file)).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let text = serde_json::to_vec(uris).unwrap();
+    let write = async move { stdin.write_all(&text).await.unwrap() };
+    let both = async { tokio::join!(child.wait_with_output(), write) };
+    let (output, ()) = tokio::time::timeout(READING, both).await.expect("the reader ends");
+    let read: Vec<Value> = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+    let claims = |one: &Value| {
+        one["claims"].as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
+    };
+    read.iter().map(|one| (one["written"].as_str().map(str::to_owned), claims(one))).collect()
+}
+
+fn read_by_rust(uri: &str) -> (Option<String>, Vec<String>) {
+    let Ok(url) = url::Url::parse(uri) else { return (None, Vec::new()) };
+    let (scheme, host) = (url.scheme(), url.host_str().unwrap_or_default());
+    let mut claims =
+        vec![format!("{scheme}:/{}", format!("{host}/{}", url.path()).replace("//", "/"))];
+    let path = url.to_file_path().ok().and_then(|path| path.to_str().map(str::to_owned));
+    claims.extend(path.map(|path| format!("{scheme}:{path}")));
+    let claims = claims.into_iter().map(|claim| claim.replace(":///", ":/").replace("://", ":/"));
+    (Some(url.to_string()), claims.collect())
+}
+
+/// What a role with these rules sees of an upstream that has a template for every URI.
+fn view(case: &Case) -> Arc<View> {
+    let name = || "hub".parse().unwrap();
+    let everything = Rules::everything;
+    let outlet = Outlet {
+        name: name(),
+        prefix: name(),
+        prompts: everything(),
+        tools: everything(),
+        resources: everything(),
+        rename: Vec::new(),
+    };
+    let catalog = Catalog::new(Settings {
+        naming: Naming::default(),
+        outlets: vec![outlet],
+        page_items: 100,
+        page_bytes: 100_000,
+        instructions: false,
+    });
+    let template = br#"{"uriTemplate":"{+any}","name":"any"}"#.as_slice();
+    let items = vec![Item::parse(Kind::Template, template.into()).unwrap()];
+    let snapshot = Snapshot { items, fresh_until: None, is_private: false, cut: None };
+    catalog.publish(&name(), Kind::Template, snapshot);
+    // Whatever hides the template itself, which is no URI: only the rules for URIs are looked at.
+    let allow: Vec<_> = case.allow.iter().copied().chain(["hub/{+any}"]).collect();
+    let resources = Rules::new(&allow, case.deny);
+    let role: Arc<dyn Filter> = Arc::new(Role { resources, ..Role::default() });
+    Arc::clone(&catalog.view("guest", &role).borrow())
+}
+
+#[tokio::test]
+async fn a_uri_that_any_reader_takes_for_what_a_role_may_not_read_is_not_routed() {
+    let uris = spellings();
+    let python = read_by("mcp1/bin/python", "uri_readers.py", &uris).await;
+    let node = read_by("bin/node", "uri_readers.mjs", &uris).await;
+    assert_eq!((python.len(), node.len()), (uris.len(), uris.len()));
+    let rust: Vec<_> = uris.iter().map(|uri| read_by_rust(uri)).collect();
+    let mut problems = Vec::new();
+    for case in &CASES {
+        let view = view(case);
+        let (mut routed, mut kept) = (0, 0);
+        for (at, uri) in uris.iter().enumerate() {
+            let readers = [("python", &python[at]), ("node", &node[at]), ("rust", &rust[at])];
+            let barred = readers.iter().find_map(|(reader, (_, claims))| {
+                let claim = claims.iter().find(|claim| !(case.may_read)(claim))?;
+                Some(format!("{reader} reads {uri:?} as {claim:?}, beside {:?}", case.allow))
+            });
+            if !matches!(view.route(uri), Route::Template(_)) {
+                kept += usize::from(barred.is_some());
+                continue;
+            }
+            routed += 1;
+            problems.extend(barred);
+            for (reader, (written, _)) in readers {
+                if written.as_ref().is_some_and(|written| written != uri) {
+                    problems.push(format!("{reader} writes {uri:?} as {written:?}"));
+                }
+            }
+        }
+        assert!(routed > 100 && kept > 300, "{:?}: {routed} routed, {kept} kept", case.allow);
+    }
+    let shown = problems.iter().take(40).cloned().collect::<Vec<_>>().join("\n");
+    assert!(problems.is_empty(), "{} problems:\n{shown}", problems.len());
+}
+
+#[tokio::test]
+async fn a_server_of_the_python_sdk_is_asked_for_no_file_that_the_client_may_not_read() {
+    let spellings = [
+        "file:///secret/b.txt",
+        "file:///pub/..\t/secret/b.txt",
+        "file:///pub/.\n./secret/b.txt",
+        "file:///pub/%2\te%2e/secret/b.txt",
+        "file:///pub/%2e%2e/secret/b.txt",
+        "file:///sec\tret/b.txt",
+        "file:///secret\\b.txt",
+        "file:////secret/b.txt",
+        "file:///%73ecret/b.txt",
+        "FILE:///secret/b.txt",
+        "file://localhost/secret/b.txt",
+        "file:/secret/b.txt",
+    ];
+    for part_of in ["mcp1", "mcp2"] {
+        let python = part(&format!("{part_of}/bin/python"));
+        let server = script("files_server.py");
+        for rules in [
+            "resources.allow = [\"files/file:///pub/*\"]",
+            "resources.allow = [\"*\"]\nresources.deny = [\"files/file:///secret/*\"]",
+        ] {
+            let fleet = Fleet::plain(&format!(
+                "[upstreams.files]\ncommand = {python:?}\nargs = [{server:?}]\n\
+                 [auth]\nanonymous_role = \"guest\"\n[roles.guest]\n{rules}\n"
+            ));
+            let mut served = fleet.serve().await;
+            served.logged("listed", "files").await;
+            for lifecycle in [legacy(), modern()] {
+                let client = over_http(&served, lifecycle, &Listener::default()).await;
+                let read = |uri: &str| client.read_resource(ReadResourceRequestParams::new(uri));
+                let public = soon(read("file:///pub/a.txt")).await.unwrap();
+                assert!(format!("{public:?}").contains("for everybody"), "{public:?}");
+                for uri in spellings {
+                    let error = soon(read(uri)).await.expect_err(uri).to_string();
+                    assert!(!error.contains("for nobody"), "{uri:?}: {error}");
+                }
+                soon(client.cancel()).await.unwrap();
+            }
+            assert!(served.stop().await);
+        }
+    }
+}
