@@ -20,6 +20,7 @@
 
 mod cursor;
 mod instructions;
+mod outlet;
 mod pages;
 mod shelf;
 mod table;
@@ -30,6 +31,7 @@ mod uri;
 mod view;
 
 pub use cursor::{BadCursor, Cursor};
+pub use outlet::Outlet;
 pub use shelf::{Problem, Problems, Reason};
 pub use view::{Page, Route, Target, View};
 
@@ -43,8 +45,7 @@ use crate::bulk;
 use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
-use crate::mcp::name::{Altered, Naming, UpstreamName};
-use crate::mcp::pattern::Rules;
+use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::uri::CanonicalUri;
 use instructions::Instructions;
 use shelf::Shelf;
@@ -60,69 +61,6 @@ pub trait Filter: Send + Sync + 'static {
     /// Whether the role may use anything at all of this upstream. Where it may not, `allows` is not
     /// asked.
     fn reaches(&self, upstream: &UpstreamName) -> bool;
-}
-
-/// How one upstream's items are shown.
-#[derive(Debug, Clone)]
-pub struct Outlet {
-    /// The upstream's name in the file.
-    pub name: UpstreamName,
-    /// What its public names begin with; no two outlets have the same.
-    pub prefix: UpstreamName,
-    /// Which prompts leave the upstream at all, by their own names.
-    pub prompts: Rules,
-    /// Which tools leave the upstream at all, by their own names.
-    pub tools: Rules,
-    /// Which resources and templates leave the upstream at all.
-    pub resources: Rules,
-    /// (kind, own name, new name): changes the item's part of the public name.
-    pub rename: Vec<(Kind, String, String)>,
-}
-
-impl Outlet {
-    /// What leaves the upstream of this kind.
-    pub fn rules(&self, kind: Kind) -> &Rules {
-        match kind {
-            Kind::Prompt => &self.prompts,
-            Kind::Tool => &self.tools,
-            Kind::Resource | Kind::Template => &self.resources,
-        }
-    }
-
-    /// What clients call the upstream's item.
-    pub fn public_key(&self, naming: &Naming, kind: Kind, own: &str) -> Box<str> {
-        if !kind.has_name() {
-            return own.into();
-        }
-        naming.join(&self.prefix, self.renamed(kind, own)).into()
-    }
-
-    /// The name that was altered to become public, the upstream's own or that of `rename`, and the reason.
-    pub fn altered<'a>(
-        &'a self,
-        naming: &Naming,
-        kind: Kind,
-        own: &'a str,
-    ) -> Option<(&'a str, Altered)> {
-        let name = self.renamed(kind, own);
-        let altered = naming.altered(&self.prefix, name).filter(|_| kind.has_name());
-        altered.map(|reason| (name, reason))
-    }
-
-    fn renamed<'a>(&'a self, kind: Kind, own: &'a str) -> &'a str {
-        let renamed = self.rename.iter().find(|(of, from, _)| *of == kind && from == own);
-        renamed.map_or(own, |(_, _, to)| to)
-    }
-
-    /// Whether the item leaves the upstream at all.
-    fn lets_out(&self, kind: Kind, own: &str) -> bool {
-        self.rules(kind).allow(own)
-    }
-
-    /// Whether a resource that the upstream does not list may be asked of it.
-    fn lets_out_uri(&self, uri: &CanonicalUri<'_>) -> bool {
-        self.resources.allow_everything() || self.resources.decide_uri("", uri).allows()
-    }
 }
 
 /// How the merged lists are made.

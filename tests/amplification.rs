@@ -6,6 +6,7 @@
 //! URI with templates may take is bounded by its own steps (`catalog::template`), and is not measured here. It stands in
 //! a binary of its own, since its allocator counts for the whole process.
 
+#![allow(clippy::disallowed_types, reason = "a scripted server reads what Weir wrote")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "amplification/collections.rs"]

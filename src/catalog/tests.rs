@@ -12,6 +12,7 @@ use super::*;
 use crate::mcp::kind::Topic;
 use crate::mcp::name::Characters;
 use crate::mcp::older::Form;
+use crate::mcp::pattern::Rules;
 
 /// A role made of patterns over `<upstream>/<key>`, the same for all kinds.
 struct Sees(Rules);

@@ -4,12 +4,10 @@
 //! place, written whole or not at all, and says nothing else afterwards than before.
 
 mod edit;
+mod expiry;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
-
-use clap::Subcommand;
-use toml_edit::Datetime;
+use std::time::SystemTime;
 
 use super::clients::document::{self, Written};
 use super::failure::Failure;
@@ -21,7 +19,10 @@ use crate::json::{self, Object};
 use crate::policy::keys::text;
 use crate::secret::Secret;
 use crate::sha256::sha256;
+use clap::Subcommand;
+
 use edit::{Change, Edited};
+use expiry::moment;
 
 /// What `weir keys` takes.
 #[derive(Debug, clap::Args)]
@@ -467,68 +468,4 @@ fn read(file: &Path) -> Result<Written, Failure> {
 
 fn hash_of(key: &Secret) -> String {
     hex(&sha256(key.expose()))
-}
-
-// === When ===
-
-/// A moment that is yet to come, as the configuration writes it.
-fn moment(text: &str, now: SystemTime) -> Result<Datetime, Failure> {
-    let malformed = || {
-        Failure::Usage(format!(
-            "--expires {text:?} is no time: write it like 90d, 12h, 2027-06-30 or 2027-06-30T12:00:00Z"
-        ))
-    };
-    let words = match text.strip_suffix(['d', 'h']) {
-        Some(number) => {
-            let unit = if text.ends_with('d') { 86_400 } else { 3_600 };
-            let number: u64 = number.parse().map_err(|_| malformed())?;
-            // Whole seconds that four digits of a year can tell.
-            let seconds =
-                number.checked_mul(unit).filter(|it| *it < LONGEST).ok_or_else(malformed)?;
-            to_words(now + Duration::from_secs(seconds))
-        }
-        None if text.len() == "2027-06-30".len() => format!("{text}T00:00:00Z"),
-        None => text.to_owned(),
-    };
-    let moment: Datetime = words.parse().map_err(|_| malformed())?;
-    match config::moment(&moment) {
-        None => Err(malformed()),
-        Some(end) if end <= now => {
-            Err(Failure::Usage(format!("--expires {text}: this moment has passed")))
-        }
-        Some(_) => Ok(moment),
-    }
-}
-
-/// A thousand years, in seconds.
-const LONGEST: u64 = 1_000 * 365 * 86_400;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moment_is_a_time_from_now_or_a_date() {
-        // 2026-11-21T04:20:12Z
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_234_812);
-        for (text, expected) in [
-            ("90d", Some("2027-02-19T04:20:12Z")),
-            ("1h", Some("2026-11-21T05:20:12Z")),
-            ("2027-06-30", Some("2027-06-30T00:00:00Z")),
-            ("2027-06-30T12:00:00+02:00", Some("2027-06-30T12:00:00+02:00")),
-            ("2026-11-21", None),
-            ("2020-01-01T00:00:00Z", None),
-            ("2027-06-30T12:00:00", None),
-            ("2027-13-30", None),
-            ("0d", None),
-            ("90", None),
-            ("-1d", None),
-            ("99999999999999d", None),
-            ("soon", None),
-            ("", None),
-        ] {
-            let found = moment(text, now).ok().map(|moment| moment.to_string());
-            assert_eq!(found.as_deref(), expected, "{text:?}");
-        }
-    }
 }

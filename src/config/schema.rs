@@ -14,6 +14,7 @@ mod guard_keys;
 mod json;
 mod keys;
 mod limits_keys;
+mod naming_keys;
 mod oidc_keys;
 mod page;
 mod shape;

@@ -227,7 +227,7 @@ impl Dressing {
             }
         };
         let Some(mut task) = begun else { return Ok(()) };
-        let Some(own) = task.get_string(TASK_ID).map(|own| Box::<str>::from(own)) else {
+        let Some(own) = task.get_string(TASK_ID).map(Box::<str>::from) else {
             return Ok(());
         };
         let Some(handle) = self.begin(scope, &own) else {

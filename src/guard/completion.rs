@@ -21,9 +21,14 @@ pub(super) fn conform(read: &Object, new: Option<&[u8]>) -> Result<Option<Vec<u8
         None => read.clone(),
     };
     let mut completion = result.get_object("completion").ok_or("`completion` is no object")?;
-    let mut values = completion.get_elements("values").ok_or("`values` is no array")?;
-    if !values.iter().all(|value| value.starts_with(b"\"")) {
-        return Err("a value is no string");
+    // Walked, not collected: an array of some megabytes may have millions of values.
+    let values = completion.get_elements("values").ok_or("`values` is no array")?;
+    let mut count = 0;
+    for value in values.clone() {
+        if !value.starts_with(b"\"") {
+            return Err("a value is no string");
+        }
+        count += 1;
     }
     let mut is_mended = false;
     for (member, fits) in [
@@ -34,9 +39,9 @@ pub(super) fn conform(read: &Object, new: Option<&[u8]>) -> Result<Option<Vec<u8
             (_, is_mended) = (completion.take(member), true);
         }
     }
-    if values.len() > MAX_VALUES {
-        values.truncate(MAX_VALUES);
-        completion.set("values", [b"[", &values.join(&b","[..])[..], b"]"].concat());
+    if count > MAX_VALUES {
+        let first: Vec<_> = values.take(MAX_VALUES).collect();
+        completion.set("values", [b"[", &first.join(&b","[..])[..], b"]"].concat());
         completion.set("hasMore", "true");
         is_mended = true;
     }

@@ -254,7 +254,8 @@ impl Shape {
     /// Compares the elements of an array with this shape.
     fn fit_each(&self, array: &Bytes) -> Result<Option<Bytes>, BadShape> {
         let elements = Some(array).filter(|array| array.starts_with(b"[")).and_then(json::elements);
-        let mut elements = elements.ok_or(BadShape::is_not("an array"))?;
+        // A definition is bounded, and so is what is collected of it.
+        let mut elements: Vec<_> = elements.ok_or(BadShape::is_not("an array"))?.collect();
         let mut is_mended = false;
         for element in &mut elements {
             if let Some(new) = self.fit(element).map_err(BadShape::in_element)? {

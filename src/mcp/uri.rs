@@ -28,8 +28,8 @@ pub struct CanonicalUri<'a> {
     text: &'a str,
     /// What readers may take it for that ignore a part of it; the whole text is the first.
     readings: Vec<Cow<'a, str>>,
-    /// The same without a port, if there is one.
-    without_port: Vec<String>,
+    /// The same without a port, if there is one, and with the path `/`, if there is none.
+    others: Vec<String>,
 }
 
 /// Why a URI is not canonical.
@@ -94,8 +94,8 @@ impl<'a> CanonicalUri<'a> {
         }
         check_form(&parts)?;
         readings::check_segments(&parts, &letters)?;
-        let (readings, without_port) = readings::of(text, &parts, &letters);
-        Ok(Self { text, readings, without_port })
+        let (readings, others) = readings::of(text, &parts, &letters);
+        Ok(Self { text, readings, others })
     }
 
     /// The URI as it was written.
@@ -109,9 +109,9 @@ impl<'a> CanonicalUri<'a> {
         self.readings.iter().map(|reading| &**reading)
     }
 
-    /// All that no rule may deny: the [`readings`](Self::readings), with and without the port.
+    /// All that no rule may deny: the [`readings`](Self::readings), with and without the port, and with a path.
     pub fn spellings(&self) -> impl Iterator<Item = &str> {
-        self.readings().chain(self.without_port.iter().map(String::as_str))
+        self.readings().chain(self.others.iter().map(String::as_str))
     }
 }
 

@@ -8,6 +8,8 @@
 //! Promises never to wait: a server that floods us costs itself its own answers, and nobody else
 //! anything.
 
+mod attribution;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,7 +20,7 @@ use tokio::time::Instant;
 
 use super::Changes;
 use super::nonsense::Useless;
-use super::questions::{Questions, SEVERAL_CALLS, unsupported};
+use super::questions::{Questions, unsupported};
 use super::subscriptions::{Interest, MAX_URIS};
 use super::tasks::{TaskClaim, Tasks};
 use super::visits::Visits;
@@ -391,35 +393,6 @@ impl Ear {
         }
     }
 
-    fn notes_of(&self, id: u64) -> Option<Notes> {
-        self.pending.beside(id, |side| side.notes.clone()).flatten()
-    }
-
-    /// The call that a log message is about, as with a question: see [`Ear::asked`].
-    fn logs_to(&self, on: Option<u64>) -> Option<Notes> {
-        match on {
-            Some(id) => self.notes_of(id).filter(Notes::takes_logs),
-            None => self.unattributed(|side| {
-                let notes = side.notes.as_ref().filter(|notes| notes.takes_logs())?;
-                notes.logs().least().map(|_| notes.clone())
-            }),
-        }
-    }
-
-    /// The call that something is about which does not say so.
-    fn unattributed<R>(&self, look: impl Fn(&Side) -> Option<R>) -> Option<R> {
-        match self.callers {
-            Callers::Many => None,
-            Callers::One => self.pending.newest(look),
-            Callers::Alike => self.pending.only(look),
-        }
-    }
-
-    /// Whether what is not said to be about a call can be told to somebody.
-    pub(super) fn is_alone(&self) -> bool {
-        self.callers != Callers::Many
-    }
-
     /// The server takes something back.
     fn cancelled(&self, id: &Id) {
         // spec 2026-07-28, cancellation: a server sends it to end a subscription and for nothing
@@ -470,40 +443,6 @@ impl Ear {
                 None
             }
             Err(refused) => Some(rpc::write_error(Some(&id), &refused.to_bytes())),
-        }
-    }
-
-    /// The call that a question is about, and where its notes go: the one on whose stream it came. On a stream that all share
-    /// nothing tells which, but where all are one client's the newest is as good as any.
-    fn asked(&self, on: Option<u64>, method: &str) -> Result<Asked, rpc::Error> {
-        let look = |side: &Side| Some((side.questions.clone()?, side.notes.clone()));
-        let asked = match (on, self.callers) {
-            (Some(id), _) => self.pending.beside(id, look).flatten(),
-            (None, Callers::Alike) => return self.asked_of_one(look, method),
-            (None, Callers::Many | Callers::One) => self.unattributed(look),
-        };
-        asked.ok_or_else(|| unsupported(method))
-    }
-
-    /// The call that a question is about where several clients may share a name: the only one that can be. One that
-    /// waits for its client has asked already, and a client that sends another call may never come back for it. So
-    /// the question is of the only call that does not wait, and those that do are given up.
-    fn asked_of_one(
-        &self,
-        look: impl Fn(&Side) -> Option<Asked>,
-        method: &str,
-    ) -> Result<Asked, rpc::Error> {
-        let all = self.pending.all(look).into_iter().filter(|(call, _)| !call.is_given_up());
-        let (waiting, running): (Vec<_>, Vec<_>) =
-            all.partition(|(call, _)| call.wait_for_client());
-        match (&running[..], &waiting[..]) {
-            ([asks], waiting) => {
-                waiting.iter().for_each(|(call, _)| call.give_up());
-                Ok(asks.clone())
-            }
-            ([], [asks]) => Ok(asks.clone()),
-            ([], []) => Err(unsupported(method)),
-            _ => Err(rpc::Error::new(rpc::code::INTERNAL_ERROR, SEVERAL_CALLS)),
         }
     }
 }

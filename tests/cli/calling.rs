@@ -224,7 +224,7 @@ fn a_prompt_that_answers_with_an_error_is_told_in_its_words() {
 
 #[test]
 fn a_name_of_an_upstreams_cannot_command_the_terminal_that_a_hint_is_shown_on() {
-    let folder = folder(&scripted("hub"));
+    let folder = folder(&format!("[naming]\ncharacters = \"any\"\n{}", scripted("hub")));
     let tools = r#""result":{"tools":[{"name":"near\u001b","inputSchema":{}},{"name":"far\u202e","inputSchema":{}}]}"#;
     script(folder.path(), "hub", &[("tools/list", tools)]);
     let (code, _, err) = weir(folder.path(), &["call", "hub__near"]);

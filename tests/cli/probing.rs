@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::operating::{OPEN, Served, free_port};
@@ -23,7 +23,8 @@ fn besieged(address: &str, mut ask: impl FnMut()) -> Duration {
     std::thread::scope(|scope| {
         let (over, is_over) = mpsc::channel::<()>();
         let flood = scope.spawn(move || {
-            while is_over.recv_timeout(Duration::from_millis(50)).is_err() {
+            while is_over.recv_timeout(Duration::from_millis(50)) == Err(RecvTimeoutError::Timeout)
+            {
                 held.push(silent(held.len()));
             }
             held.len()
@@ -46,6 +47,7 @@ fn besieged(address: &str, mut ask: impl FnMut()) -> Duration {
 #[test]
 fn probes_are_answered_while_silent_and_half_spoken_connections_keep_coming() {
     let served = Served::start(OPEN);
+    served.wait_for("/readyz", |status, _| status == 200);
     let mut paths = ["/healthz", "/readyz", "/metrics"].into_iter().cycle();
     let longest = besieged(&served.admin, || {
         assert_eq!(served.get(paths.next().expect("endless")).0, 200);

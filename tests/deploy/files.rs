@@ -87,7 +87,7 @@ fn containers_find_what_their_configuration_names() {
     assert_eq!(pod["volumes"][0]["configMap"]["name"], map["metadata"]["name"]);
     assert_eq!(pod["volumes"][1]["secret"]["secretName"], secret["metadata"]["name"]);
     assert!(map["data"]["weir.toml"].as_str().expect("a configuration").contains(&named));
-    // Nobody but Weir's group may read it: Weir would warn. (To this parser of YAML 1.2 it is a decimal.)
+    // Nobody but Weir's group may read it: Weir would refuse it. (To this parser of YAML 1.2 it is a decimal.)
     assert!(deploy("kubernetes/deployment.yaml").contains("defaultMode: 0440 }"));
 
     let text = deploy("docker/compose.yaml");

@@ -111,7 +111,7 @@ async fn a_result_comes_back_byte_for_byte() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
         for (method, params, _) in METHODS {
-            let odd = r#""z":1e400,"y":1.0,"a":"\u0041\/é","content":[{"type":"new","x":[]}]"#;
+            let odd = r#""z":1e400,"y":1.0,"a":"\u0041\/é","content":[{"type":"new","x":[]}],"completion":{"values":["\u0041"],"new":1.0}"#;
             world.excuse(odd);
             let result = match (cell.upstream.is_modern(), method) {
                 (true, "resources/read") => {

@@ -5,7 +5,6 @@
 //! | row | what | where |
 //! |---|---|---|
 //! | S-02, S-03 | listed, reachable and heard of are one, in every revision over every wire | `tests/it/sight.rs` |
-//! | S-02 | no other spelling of a URI reaches what is denied | `tests/it/uris.rs`, `tests/interop/uris.rs` |
 //! | S-04 | no route is open without good credentials | `tests/it/routes.rs` |
 //! | S-05 | what no rule allows is denied; fewer rules grant nothing | `tests/it/security.rs`, `src/policy/role.rs` |
 //! | S-10 | headers that mean something elsewhere change nothing | `tests/it/security.rs` |

@@ -122,8 +122,10 @@ fn a_release_without_a_profile_is_delivered_plain() {
         }
         let (delivered, said) = machine.release();
         assert_eq!(delivered, "built", "{said}");
-        let lines: Vec<_> = said.lines().filter(|line| line.contains("without a profile")).collect();
-        let reason = if missing == "no-load" { "the load failed" } else { "llvm-profdata is missing" };
+        let lines: Vec<_> =
+            said.lines().filter(|line| line.contains("without a profile")).collect();
+        let reason =
+            if missing == "no-load" { "the load failed" } else { "llvm-profdata is missing" };
         assert!(matches!(lines[..], [line] if line.contains(reason)), "{said}");
     }
 }

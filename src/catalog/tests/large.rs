@@ -38,6 +38,10 @@ impl Filter for Waits {
         true
     }
 
+    fn allows_uri(&self, _: &UpstreamName, _: &CanonicalUri<'_>) -> bool {
+        true
+    }
+
     fn reaches(&self, _: &UpstreamName) -> bool {
         true
     }

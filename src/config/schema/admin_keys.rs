@@ -10,7 +10,8 @@ pub(super) fn admin() -> Key {
         Key::new(
             "enabled",
             Shape::Boolean,
-            "Whether `weir serve` listens for operators at all. Without it `weir status` and `weir top` have nobody to ask.",
+            "Whether `weir serve` listens for operators at all. Without it `weir status`, `weir top` and `weir reload` have \
+             nobody to ask.",
         )
         .or(default.enabled),
         Key::new(
@@ -25,8 +26,8 @@ pub(super) fn admin() -> Key {
         Key::new(
             "token",
             Shape::Secret(shape::ADMIN_TOKEN),
-            "What `/status` has to be shown, and on other than loopback addresses `/metrics`, as \
-             `Authorization: Bearer <token>`.",
+            "What `/status`, `/limits` and `/reload` have to be shown, and on other than loopback addresses `/metrics` \
+             and `/readyz?verbose`, as `Authorization: Bearer <token>`.",
         )
         .or_else("made at the first start and kept in `admin-token` under `[state]`, for its owner only")
         .example("token = { file = \"/run/secrets/weir-admin\" }"),

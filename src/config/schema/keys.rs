@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 
 use super::shape::{self, Shape, duration, size};
 use super::{
-    Key, admin_keys, audit_keys, guard_keys, limits_keys, oidc_keys, tuning_keys, upstream_keys,
+    Key, admin_keys, audit_keys, guard_keys, limits_keys, naming_keys, oidc_keys, tuning_keys,
+    upstream_keys,
 };
 use crate::config::access::{AUTH_MODES, KINDS};
 use crate::config::sections::{
-    CHARACTERS, CONNECTIONS, HEADERS, LOG_FORMATS, LOG_LEVELS, NAME_LENGTHS, NAMING_MODES,
-    PAGE_SIZES, PER_CLIENT, VERSIONS,
+    CONNECTIONS, HEADERS, LOG_FORMATS, LOG_LEVELS, PAGE_SIZES, PER_CLIENT, VERSIONS,
 };
 use crate::config::tls::CLIENT_CERTIFICATES;
-use crate::config::{Auth, Log, Naming, Protocol, Server};
+use crate::config::{Auth, Log, Protocol, Server};
 
 pub(super) fn all() -> Vec<Key> {
     vec![
@@ -21,7 +21,7 @@ pub(super) fn all() -> Vec<Key> {
         Key::new("protocol", Shape::table(protocol()), "How MCP is spoken with clients."),
         Key::new(
             "naming",
-            Shape::table(naming()),
+            Shape::table(naming_keys::naming()),
             "How prompts and tools are named towards clients. Rules, limits, renames, approved definitions and the \
              audit log's `item` go by the original name; `weir check` lists the names that are altered.",
         ),
@@ -159,20 +159,21 @@ fn server() -> Vec<Key> {
         Key::new(
             "shutdown_delay",
             Shape::Duration,
-            "How long Weir goes on as before after SIGTERM or SIGINT, but is no longer ready: time for a load balancer to \
-             hear of it. Without it Weir stops taking requests at once.",
+            "How long Weir goes on as before after SIGTERM, SIGINT or SIGQUIT, but is no longer ready: time for a load \
+             balancer to hear of it. Without it Weir stops taking requests at once.",
         )
         .example("shutdown_delay = \"5s\""),
         Key::new(
             "shutdown_grace",
             Shape::Duration,
-            "How long calls that are under way may run on after SIGTERM or SIGINT, before they are broken off.",
+            "How long calls that are under way may run on after SIGTERM, SIGINT or SIGQUIT, before they are broken off.",
         )
         .or(duration(default.shutdown_grace)),
         Key::new(
             "watch",
             Shape::Boolean,
-            "Whether a change of the configuration's files is taken up by itself; SIGHUP has them read again in any case.",
+            "Whether a change of the configuration's files, or of a file that holds a secret, is taken up by itself; SIGHUP \
+             and `weir reload` have them read again in any case.",
         )
         .or(default.watch),
         tls(),
@@ -227,7 +228,7 @@ fn per_client() -> Key {
     Key::new(
         "per_client",
         Shape::table(keys),
-        "What one client may have at a time over HTTP. All clients without credentials together count as 16. For how \
+        "What one client may have at a time. All clients without credentials together count as 16. For how \
          much in which time there is `[[limits]]`.",
     )
 }
@@ -332,45 +333,6 @@ fn protocol() -> Vec<Key> {
     ]
 }
 
-fn naming() -> Vec<Key> {
-    let default = Naming::default();
-    vec![
-        Key::new(
-            "mode",
-            Shape::choice(&NAMING_MODES),
-            "`always`: names are `<prefix><separator><name>`, so that no two upstreams clash. `none`: names have no \
-             prefix, which works with exactly one enabled upstream.",
-        )
-        .or(word(&NAMING_MODES, &default.mode)),
-        Key::new(
-            "separator",
-            Shape::Text("string", shape::SEPARATOR),
-            "What stands between prefix and name: `_`, then at most 7 of A-Z, a-z, 0-9, `_` and `-`. Clients may have \
-             stored the names, so change it only at the start.",
-        )
-        .or(default.separator),
-        Key::new(
-            "characters",
-            Shape::choice(&CHARACTERS),
-            "Characters that the names of prompts and tools may have. `portable`: A-Z, a-z, 0-9, `_` and `-`, which \
-             all model providers take; other characters become `_`, and a short hash of the original name is added, \
-             so that `a.b` and `a/b` stay two names and keep the same name after a restart. The original name \
-             becomes the `title` of an item that has none. `any`: names keep the characters that their upstream \
-             uses, which some clients replace and some providers answer with an error.",
-        )
-        .or(word(&CHARACTERS, &default.characters)),
-        Key::new(
-            "max_length",
-            Shape::Count(NAME_LENGTHS),
-            "The longest name of a prompt or tool in bytes, prefix included; a longer one keeps its end and gains a \
-             short hash that stays the same. Model providers take 64, of which Claude Code uses 11 for `mcp__weir__`, \
-             and some clients take 60 for the names of server and tool together. Set it lower if clients know Weir \
-             by a longer name than `weir`. It must leave 13 behind the longest prefix and the separator.",
-        )
-        .or(default.max_length),
-    ]
-}
-
 fn log() -> Vec<Key> {
     let default = Log::default();
     vec![
@@ -398,8 +360,8 @@ fn auth() -> Vec<Key> {
         Key::new(
             "mode",
             Shape::choice(&AUTH_MODES),
-            "`required`: every request needs a client's key. `anonymous`: requests without a key are let in as \
-             `anonymous_role`; on an address that the network can reach this is an error unless Weir is started with \
+            "`required`: every request needs a client's key or certificate, or a token. `anonymous`: requests without \
+             a key are let in as `anonymous_role`; on an address that the network can reach this is an error unless Weir is started with \
              `--allow-anonymous-network`. `auto`: `anonymous` on a loopback address as long as no client and no \
              identity provider is defined, otherwise `required`.",
         )

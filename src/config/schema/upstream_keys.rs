@@ -175,8 +175,8 @@ pub(super) fn secret() -> Vec<Key> {
             "file",
             Shape::Text("path", shape::NOT_EMPTY),
             "The file that holds the secret and nothing else; one newline at its end is left out. At most 64 KiB. A \
-             relative path starts from the folder of the file that it is written in; a file that others on the machine \
-             can read is a warning. One that is not Weir's own may be read by its group.",
+             relative path starts from the folder of the file that it is written in; one that others on the machine \
+             can read is refused. One that is not Weir's own may be read by its group.",
         )
         .example("token = { file = \"secrets/github-token\" }"),
         Key::new(

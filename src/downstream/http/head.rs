@@ -32,7 +32,7 @@ pub(super) fn check_transfer(headers: &HeaderMap) -> Result<(), (StatusCode, &'s
         [] => Ok(()),
         [coding] if is_chunked(coding) => Ok(()),
         // RFC 9112, 6.1: chunked MUST NOT be applied more than once; a coding that is not known SHOULD get 501.
-        codings if codings.iter().all(|it| is_chunked(it)) => {
+        codings if codings.iter().all(is_chunked) => {
             Err((StatusCode::BAD_REQUEST, "the Transfer-Encoding must be chunked, once"))
         }
         _ => Err((StatusCode::NOT_IMPLEMENTED, "no Transfer-Encoding but chunked is taken")),

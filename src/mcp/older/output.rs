@@ -35,10 +35,9 @@ fn object_compiles(schema: &Object, root: &Object) -> bool {
             "type" => is_type(raw) || each(&value, |it| is_type(&String::from_utf8_lossy(it))),
             // Refused without a type, and `[]` is none.
             "nullable" => {
-                let is_none = |types: Vec<Bytes>| types.is_empty();
                 raw == "true"
                     && schema.has("type")
-                    && !schema.get_elements("type").is_some_and(is_none)
+                    && schema.get_elements("type").is_none_or(|mut types| types.next().is_some())
             }
             "properties" | "$defs" | "definitions" | "dependentSchemas" => {
                 members(&value, |_, it| schema_compiles(it, root))
@@ -87,7 +86,7 @@ fn schema_compiles(value: &Bytes, root: &Object) -> bool {
 
 fn each(array: &Bytes, fits: impl Fn(&Bytes) -> bool) -> bool {
     let elements = Some(array).filter(|array| array.starts_with(b"[")).and_then(json::elements);
-    elements.is_some_and(|elements| elements.iter().all(fits))
+    elements.is_some_and(|mut elements| elements.all(|element| fits(&element)))
 }
 
 fn members(value: &Bytes, fits: impl Fn(&str, &Bytes) -> bool) -> bool {
@@ -103,7 +102,7 @@ fn are_strings(array: &Bytes) -> bool {
 }
 
 fn is_empty(array: &Bytes) -> bool {
-    json::elements(array).is_none_or(|elements| elements.is_empty())
+    json::elements(array).is_none_or(|mut elements| elements.next().is_none())
 }
 
 fn is_type(raw: &str) -> bool {

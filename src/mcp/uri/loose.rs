@@ -13,7 +13,7 @@ use super::host;
 pub struct Loose {
     /// Each character folded for itself: whatever a pattern matches, its form matches in the form of the text.
     pub letters: Box<str>,
-    /// The same with one slash behind the scheme, and none twice; without dots and spaces at a segment's end.
+    /// The same with one slash behind the scheme, and none twice; without spaces around a segment and dots at its end.
     pub shape: Box<str>,
 }
 
@@ -96,7 +96,8 @@ fn segments(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     for (at, segment) in text.split('/').enumerate() {
         let trimmed = segment.trim_end_matches(['.', ' ']);
-        let segment = if trimmed.ends_with('*') { segment } else { trimmed };
+        let segment =
+            if trimmed.ends_with('*') { segment } else { trimmed.trim_start_matches(' ') };
         if at > 0 && !kept.ends_with('/') {
             kept.push('/');
         }

@@ -17,6 +17,15 @@ pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<()
     if !authority.is_empty() && vanishes(authority, parts) {
         return Err(NotCanonical::Segment);
     }
+    // Decoded before it is split, the host would end elsewhere. A port's colon stands there as itself.
+    let port = host::split(parts.authority.unwrap_or_default()).1;
+    let host_end = parts.path_start - port.len();
+    let is_address = parts.authority.is_some_and(|authority| authority.starts_with('['));
+    let ends_a_host = |c: char| matches!(c, ':' | '@' | '?' | '#' | '[' | ']');
+    let mut host = authority.iter().filter(|letter| letter.at < host_end && !is_address);
+    if host.any(|letter| folds_to(letter.c, ends_a_host)) {
+        return Err(NotCanonical::Authority);
+    }
     let path = match path {
         [Letter { c: '/', .. }, rest @ ..] => rest,
         rest => rest,
@@ -53,7 +62,7 @@ fn folds_to(c: char, is_meant: impl Fn(char) -> bool) -> bool {
     if c.is_ascii() { is_meant(c) } else { std::iter::once(c).nfkc().any(is_meant) }
 }
 
-/// All readings, and all of them without the port.
+/// All readings, and what only rules that deny are compared with: all without the port, and with a path.
 pub(super) fn of<'a>(
     text: &'a str,
     parts: &Parts<'_>,
@@ -87,8 +96,13 @@ pub(super) fn of<'a>(
         Some([&reading[..port_start], rest].concat())
     };
     let with_port = readings.iter().filter(|_| !port.is_empty());
-    let without_port = with_port.filter_map(drop_port).collect();
-    (readings, without_port)
+    let mut others: Vec<_> = with_port.filter_map(drop_port).collect();
+    if parts.path.is_empty() {
+        // `s://host` is `s://host/` for readers that know no empty path.
+        others.push([&text[..parts.path_start], "/"].concat());
+        others.push([&text[..port_start], "/"].concat());
+    }
+    (readings, others)
 }
 
 /// The URI without what follows a `;` in each segment; `None` where there is none.

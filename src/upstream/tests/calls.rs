@@ -795,7 +795,7 @@ async fn what_was_never_sent_is_not_cancelled_and_has_not_run() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         given_up.0.abort();
         let error = Running::start(&world, call(LEGACY)).end().await.expect_err("nothing was sent");
-        assert_eq!(error.to_string(), "not connected: there was no way to send it within 60s");
+        assert_eq!(error.to_string(), "not connected: there was no way to send it within 60 s");
         world.dial.stalls.store(false, Ordering::Relaxed);
         assert!(world.is_quiet().await, "the server is told nothing");
         world.finish().await;
@@ -811,7 +811,7 @@ async fn a_call_whose_own_connection_takes_too_long_was_not_sent() {
     let mut child = world.child().await;
     assert_eq!(child.read().await["method"], "initialize");
     let error = running.end().await.expect_err("nothing was sent");
-    assert_eq!(error.to_string(), "not connected: there was no way to send it within 5s");
+    assert_eq!(error.to_string(), "not connected: there was no way to send it within 5 s");
     assert_eq!(child.try_read().await, None, "its input ends");
     child.exit("is done");
     world.finish().await;

@@ -16,7 +16,7 @@ const decoded = (text) => {
 
 const claim = (scheme, host, file) => {
   const whole = path.posix.normalize(`/${host}/${file}`);
-  return `${scheme}/${whole.replace(/^\/+/, "")}`;
+  return `${scheme}/${whole.replace(/^\/+|\/+$/g, "")}`;
 };
 
 function* claims(uri) {

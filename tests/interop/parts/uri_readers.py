@@ -35,7 +35,8 @@ def split(uri):
         yield parts.scheme, parts.hostname, parts.path
         yield parts.scheme, parts.netloc, parts.path
         # Readers that know no query and no fragment.
-        yield parts.scheme, parts.hostname, uri.partition(parts.netloc)[2] if parts.netloc else parts.path
+        tail = uri.partition(f"//{parts.netloc}")[2] if parts.netloc else parts.path
+        yield parts.scheme, "", f"{parts.hostname or ''}{tail}"
 
 
 def pydantic(uri):
@@ -64,7 +65,6 @@ PATHS = [
     lambda path: unquote(tomcat(path)),
     lambda path: unicodedata.normalize("NFKC", unquote(path)),
     lambda path: unicodedata.normalize("NFKC", unquote(path)).casefold(),
-    lambda path: windows(unquote(path)),
     lambda path: unquote(path).replace("\\", "/"),
     lambda path: unquote(path).strip(),
 ]
@@ -88,6 +88,7 @@ def claims(uri):
         except ValueError:
             continue  # It refuses the URI.
     read = {(scheme, read(host), read(path)) for scheme, host, path in parts for read in PATHS}
+    read |= {(scheme, host, windows(unquote(path))) for scheme, host, path in parts if scheme == "file"}
     return sorted({claim(*one) for one in read})
 
 

@@ -143,7 +143,7 @@ async fn batches_are_served_in_the_revisions_that_have_them() {
         }
         assert_eq!((reply.status, &*reply.body), (202, ""), "{version}");
         let answers = weir::json::elements(&stream.next().await.into()).expect("an array");
-        assert_eq!(answers.len(), 2, "{version}");
+        assert_eq!(answers.count(), 2, "{version}");
         assert_eq!(stream.post(format!("[{note}]")).await.status, 202);
         let bad = stream.post("[").await;
         assert_eq!((bad.status, bad.code()), (400, -32700), "{version}");

@@ -127,10 +127,10 @@ impl Ear {
     fn names(&self, member: &str) -> Vec<String> {
         let filter = self.listen.as_ref().map(|(_, filter)| filter);
         let list = filter.and_then(|filter| filter.get_bytes(member)).unwrap_or_default();
-        let text = |raw: &bytes::Bytes| {
-            let raw = std::str::from_utf8(raw).expect("UTF-8");
+        let text = |raw: bytes::Bytes| {
+            let raw = std::str::from_utf8(&raw).expect("UTF-8");
             json::decode_string(raw).expect("a string").into_owned()
         };
-        json::elements(&list).unwrap_or_default().iter().map(text).collect()
+        json::elements(&list).unwrap_or_default().map(text).collect()
     }
 }

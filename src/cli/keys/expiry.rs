@@ -1,0 +1,71 @@
+//! When keys expire: `--expires` of `weir keys`.
+
+use std::time::{Duration, SystemTime};
+
+use toml_edit::Datetime;
+
+use crate::cli::failure::Failure;
+use crate::config;
+use crate::moment::to_words;
+
+/// A moment that is yet to come, as the configuration writes it.
+pub(super) fn moment(text: &str, now: SystemTime) -> Result<Datetime, Failure> {
+    let malformed = || {
+        Failure::Usage(format!(
+            "--expires {text:?} is no time: write it like 90d, 12h, 2027-06-30 or 2027-06-30T12:00:00Z"
+        ))
+    };
+    let words = match text.strip_suffix(['d', 'h']) {
+        Some(number) => {
+            let unit = if text.ends_with('d') { 86_400 } else { 3_600 };
+            let number: u64 = number.parse().map_err(|_| malformed())?;
+            // Whole seconds that four digits of a year can tell.
+            let seconds =
+                number.checked_mul(unit).filter(|it| *it < LONGEST).ok_or_else(malformed)?;
+            to_words(now + Duration::from_secs(seconds))
+        }
+        None if text.len() == "2027-06-30".len() => format!("{text}T00:00:00Z"),
+        None => text.to_owned(),
+    };
+    let moment: Datetime = words.parse().map_err(|_| malformed())?;
+    match config::moment(&moment) {
+        None => Err(malformed()),
+        Some(end) if end <= now => {
+            Err(Failure::Usage(format!("--expires {text}: this moment has passed")))
+        }
+        Some(_) => Ok(moment),
+    }
+}
+
+/// A thousand years, in seconds.
+const LONGEST: u64 = 1_000 * 365 * 86_400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_a_time_from_now_or_a_date() {
+        // 2026-11-21T04:20:12Z
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_234_812);
+        for (text, expected) in [
+            ("90d", Some("2027-02-19T04:20:12Z")),
+            ("1h", Some("2026-11-21T05:20:12Z")),
+            ("2027-06-30", Some("2027-06-30T00:00:00Z")),
+            ("2027-06-30T12:00:00+02:00", Some("2027-06-30T12:00:00+02:00")),
+            ("2026-11-21", None),
+            ("2020-01-01T00:00:00Z", None),
+            ("2027-06-30T12:00:00", None),
+            ("2027-13-30", None),
+            ("0d", None),
+            ("90", None),
+            ("-1d", None),
+            ("99999999999999d", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            let found = moment(text, now).ok().map(|moment| moment.to_string());
+            assert_eq!(found.as_deref(), expected, "{text:?}");
+        }
+    }
+}
