@@ -200,6 +200,8 @@ impl Scene {
         });
         let rules: String =
             ROLES.iter().zip(&roles).map(|(name, role)| role.written(name)).collect();
+        // Names as upstreams list them: what a pattern matches is compared with what a client sees.
+        let rules = format!("[naming]\ncharacters = \"any\"\n{rules}");
         let world = World::start(scripts.into(), &with_pair(&rules)).await;
         Self { world, listed, roles, seed }
     }
