@@ -183,7 +183,7 @@ impl<S: AsyncRead + Unpin> Inner<S> {
         if self.ended { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Reads what belongs to the request under way. Behind its end only the end of the stream is looked for: whoever reads
+    /// Reads what belongs to the request under way. Behind its end only the end of the stream is looked for: the reader
     /// then is woken when the request has been answered.
     fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.framing.is_at_end() {

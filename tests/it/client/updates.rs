@@ -64,7 +64,7 @@ impl Client {
         let honored = honored.get_bytes(member);
         let honored = honored.map(|list| json::elements(&list).expect("an array"));
         let text = |raw| json::decode_string(&string(raw)).expect("a string").into_owned();
-        let honored = honored.unwrap_or_default().into_iter().map(text).collect();
+        let honored = honored.unwrap_or_default().map(text).collect();
         (Ears { id: Some(exchange.id.clone()), source: Source::Exchange(exchange) }, honored)
     }
 }
