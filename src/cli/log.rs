@@ -4,9 +4,11 @@ mod lines;
 
 use std::io::IsTerminal;
 
-use tracing::warn;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt;
+use tracing::{Metadata, warn};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
 
 use super::house::draw;
 use super::{output, waiting};
@@ -47,26 +49,30 @@ enum Style {
 
 fn start_filtered(default: &str, format: LogFormat, style: Style) {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    // What watches folders logs each change in them at `trace`. Where the log itself is a file of such a folder, each
-    // of these lines would be the cause of the next one.
-    let filter = filter.add_directive(NO_NOTICES.parse().expect("a target and a level"));
     // A line that cannot be written is lost. To tell of that on standard error, as is usual, would be a panic wherever
     // something is logged: a full disk under the log, or nobody who reads it any more, would end every request.
     let logger = fmt().with_env_filter(filter).log_internal_errors(false);
     let logger = logger.with_writer(|| waiting::Beside).with_target(false);
+    // Beside the filter, not a directive of it: there the more specific one wins, such as `notify::inotify=trace`.
+    let logged = filter_fn(is_logged);
     // Failing means that a logger is there already, which only tests do.
     let _ = if is_json(format) {
-        logger.json().flatten_event(true).map_event_format(Lines::of_json).try_init()
+        let logger = logger.json().flatten_event(true).map_event_format(Lines::of_json);
+        logger.finish().with(logged).try_init()
     } else if style == Style::Report {
-        logger.without_time().with_ansi(false).try_init()
+        logger.without_time().with_ansi(false).finish().with(logged).try_init()
     } else {
         let logger = logger.with_ansi(output::Color::on_stderr());
-        logger.map_event_format(Lines::for_people).try_init()
+        logger.map_event_format(Lines::for_people).finish().with(logged).try_init()
     };
 }
 
-/// The library that watches folders says nothing; what matters of it is logged by `folder_watch`.
-const NO_NOTICES: &str = "notify=off";
+/// Whether lines of this kind are logged, if the level allows it. The library that watches folders logs each change in
+/// them at `trace`: where the log itself is a file of such a folder, each of these lines would be the cause of the next
+/// one. What matters of it is logged by `folder_watch`.
+fn is_logged(metadata: &Metadata<'_>) -> bool {
+    metadata.target().split("::").next() != Some("notify")
+}
 
 /// Starts logging for a command that answers on the terminal and ends: errors only.
 pub(super) fn start_quietly() {
@@ -81,4 +87,22 @@ pub(super) fn start_for_a_report(json: bool) {
     }
     let format = if json { LogFormat::Json } else { LogFormat::Pretty };
     start_filtered(&filter, format, Style::Report);
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::{Level, enabled};
+
+    use super::*;
+
+    #[test]
+    fn the_folder_watcher_logs_nothing_whatever_is_asked_for() {
+        let filter = EnvFilter::new("trace,notify=trace,notify::inotify=trace");
+        let logger = fmt().with_env_filter(filter).finish().with(filter_fn(is_logged));
+        tracing::subscriber::with_default(logger, || {
+            assert!(!enabled!(target: "notify", Level::ERROR));
+            assert!(!enabled!(target: "notify::inotify", Level::TRACE));
+            assert!(enabled!(target: "notifying", Level::TRACE));
+        });
+    }
 }

@@ -284,7 +284,7 @@ fn f99_a_log_of_everything_in_a_watched_folder_does_not_feed_itself() {
     let path = folder.path().join("weir.log");
     let log = std::fs::File::options().create(true).append(true).open(&path).expect("made");
     let mut command = program(folder.path(), &["serve"]);
-    command.env("WEIR_LOG", "trace").stderr(log);
+    command.env("WEIR_LOG", "trace,notify::inotify=trace").stderr(log);
     let mut weir = command.spawn().expect("it starts");
     let read = || std::fs::read_to_string(&path).expect("a log");
     let wait_for = |text: &str, times: usize| {
