@@ -298,6 +298,28 @@ mod tests {
     }
 
     #[test]
+    fn a_definition_is_bounded() {
+        let titled = |length: usize| format!("---\ntitle: {}\n---\ntext", "x".repeat(length));
+        let rest = definition(&titled(1)).len() - 1;
+        assert_eq!(definition(&titled(MAX_DEFINITION_BYTES - rest)).len(), 64 << 10);
+        let what = "the front matter makes a definition larger than 64 KiB";
+        assert_eq!(flaws(&titled(MAX_DEFINITION_BYTES - rest + 1)), [(1, what.to_owned())]);
+    }
+
+    #[test]
+    fn the_files_of_a_prompt_are_bounded_as_they_are_sent() {
+        // Four blocks that fill the bound, the quotes of the JSON included.
+        let block = serde_json::value::to_raw_value(&"x".repeat((1 << 20) - 2)).unwrap();
+        let read = |count: usize| {
+            let source = format!("---\n---\n{}", "![x](a.png)\n".repeat(count));
+            parse("stem", source.as_bytes(), &mut |_, _| Ok(block.clone()))
+        };
+        assert_eq!(read(4).unwrap().messages.len(), 4);
+        let what = "with `a.png` the prompt's files are larger than 4 MiB as they are sent";
+        assert_eq!(read(5).unwrap_err(), [Flaw { line: 7, what: what.to_owned() }]);
+    }
+
+    #[test]
     fn a_file_takes_time_in_proportion_to_its_size_whatever_is_in_it() {
         let body = "---\narguments:\n- name: a\n---\n";
         let tags =

@@ -362,6 +362,14 @@ mod tests {
         assert_eq!(flaws(&too_many), [(2, "a prompt has at most 1000 tags of arguments".into())]);
     }
 
+    #[test]
+    fn sections_nest_up_to_eight_deep() {
+        let nested =
+            |depth: usize| format!("{}x{}", "{{#code}}".repeat(depth), "{{/code}}".repeat(depth));
+        assert_eq!(fill(&nested(8), &[("code", "y")]), "x");
+        assert_eq!(flaws(&nested(9))[0], (1, "sections are nested more than 8 deep".to_owned()));
+    }
+
     proptest! {
         #[test]
         fn parsing_never_panics(text in r"([{}#/\\ \n\t]|code|focus|é){0,40}") {

@@ -247,6 +247,16 @@ mod tests {
     }
 
     #[test]
+    fn sub_folders_are_not_searched_for_prompts() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        fs::write(dir.path().join("sub/b.md"), "").unwrap();
+        fs::write(dir.path().join("a.md"), "").unwrap();
+        let listed = Folder::open(dir.path()).unwrap().prompt_files().unwrap();
+        assert_eq!(listed, BTreeSet::from(["a.md".to_owned()]));
+    }
+
+    #[test]
     fn a_look_notices_a_change_a_removal_and_a_missing_attachment_that_comes() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a.md"), "a").unwrap();

@@ -299,6 +299,13 @@ mod tests {
         assert_eq!(prompt.complete("z", ""), Err(unknown));
     }
 
+    #[test]
+    fn a_text_that_is_not_among_the_values_is_accepted() {
+        let source = "---\narguments:\n- {name: lang, values: [Rust, Zig]}\n---\n{{lang}}";
+        let answer = get(source, &[("lang", "COBOL")]).unwrap();
+        assert!(answer.contains(r#""text":"COBOL""#), "{answer}");
+    }
+
     proptest! {
         #[test]
         fn filling_never_panics_and_every_argument_occurs_verbatim(a in r"(\{\{|\}\}|[#/\\]|a|b|\PC|\n){1,20}", b in ".*", c in ".*") {

@@ -133,3 +133,22 @@ fn read_file(folder: &mut Folder, library: &str, file: &str) -> Result<Prompt, V
         attachment::render(form, library, path, bytes)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_gives_at_most_a_thousand_prompts_and_says_which_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..=MAX_PROMPT_FILES {
+            let text = "---\n---\ntext";
+            std::fs::write(dir.path().join(format!("p{number:04}.md")), text).unwrap();
+        }
+        let shelf = Shelf::read(dir.path(), None).unwrap();
+        assert_eq!(shelf.prompts().count(), 1000);
+        let [problem] = shelf.problems() else { panic!("{:?}", shelf.problems()) };
+        assert_eq!(problem.file, "p1000.md");
+        assert!(problem.what.contains("more than 1000 prompts"), "{}", problem.what);
+    }
+}

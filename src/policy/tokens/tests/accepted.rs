@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::mint::{self, NOW};
 use super::{AUDIENCE, House, settings};
-use crate::policy::tokens::key::{Algorithm, Key};
+use crate::policy::tokens::key::{Algorithm, Key, Unfit};
 use crate::policy::tokens::{Preset, Settings};
 use crate::policy::{Arrival, Credentials, Policy, Principal, Refusal};
 use crate::sha256::sha256;
@@ -188,4 +188,20 @@ fn the_signatures_of_the_standards_are_good() {
         signature[10] ^= 1;
         assert!(!key.has_signed(message.as_bytes(), &signature), "{jwk:?}");
     }
+}
+
+/// NIST SP 800-131A: fewer than 2048 bits are too few; more than 8192 take too long.
+#[test]
+fn an_rsa_key_has_2048_to_8192_bits() {
+    let read = |bits: usize| {
+        let mut n = vec![0xff; bits.div_ceil(8)];
+        n[0] >>= n.len() * 8 - bits;
+        let n = mint::encode(n);
+        let jwk = format!(r#"{{"kty":"RSA","n":"{n}","e":"AQAB"}}"#);
+        let jwk = crate::json::Object::parse(jwk).expect("an object");
+        Key::from_jwk(&jwk, &[Algorithm::Rs256]).map(|_| bits)
+    };
+    let refused = Unfit::Junk("an RSA key has 2048 to 8192 bits");
+    assert_eq!([2048, 8192].map(read), [Ok(2048), Ok(8192)]);
+    assert_eq!([2047, 8193].map(read), [Err(refused), Err(refused)]);
 }
