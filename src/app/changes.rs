@@ -157,3 +157,41 @@ pub(super) fn applicable(
     wait("audit", before.audit == written && (sole || before.records() == next.records()));
     Ok((next, after_restart))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Options;
+
+    fn config(text: &str) -> Config {
+        let text = format!("{text}[upstreams.house]\nprompts_dir = \"prompts\"\n");
+        Config::parse(&text, Path::new("weir.toml"), &Options::default()).expect("it is good")
+    }
+
+    #[test]
+    fn anonymous_access_that_is_meant_for_loopback_is_refused_while_weir_listens_elsewhere() {
+        let keyed = format!(
+            "public_url = \"https://mcp.example.com\"\n[roles.guest]\n\
+             [clients.ann]\nrole = \"guest\"\nkey_sha256 = [\"{}\"]\n",
+            "1".repeat(64)
+        );
+        let before = config(&format!("[server]\nlisten = \"0.0.0.0:8642\"\n{keyed}"));
+        let open =
+            || config("[server]\nlisten = \"127.0.0.1:8642\"\n[auth]\nmode = \"anonymous\"\n");
+        let refusal = applicable(&before, open(), false).expect_err("it is unsafe");
+        assert!(refusal.contains("everybody would be let in"), "{refusal}");
+        assert!(
+            refusal.contains("127.0.0.1:8642") && refusal.contains("0.0.0.0:8642"),
+            "{refusal}"
+        );
+
+        // With the keys the address only waits; towards a client on stdio there is no listener.
+        let safe = config(&format!("[server]\nlisten = \"127.0.0.1:8642\"\n{keyed}"));
+        let (next, after_restart) = applicable(&before, safe, false).expect("it is safe");
+        assert_eq!(next.server.listen, before.server.listen);
+        assert_eq!(after_restart, ["server.listen"]);
+        assert!(applicable(&before, open(), true).is_ok());
+    }
+}
