@@ -5,7 +5,9 @@ use std::path::Path;
 use assert_cmd::Command;
 use insta::assert_snapshot;
 
-use super::{HOUSE, folder, script, scripted, weir};
+use super::operating::free_port;
+use super::serving::terminate;
+use super::{HOUSE, folder, script, scripted, serve, weir};
 
 #[test]
 fn check_reports_each_upstream_and_fails_if_one_cannot_be_used() {
@@ -98,6 +100,33 @@ fn check_tells_of_prompt_files_that_are_left_out() {
     assert_eq!(code, 0);
     assert!(out.starts_with("ok    house  library"), "{out}");
     assert!(err.contains("bad.md:4") && err.contains("require"), "{err}");
+}
+
+#[test]
+fn what_is_malformed_is_named_with_its_member_by_the_log_status_and_check() {
+    let listeners = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:{}\"\n\
+         [state]\ndir = \"state\"\n[log]\nformat = \"json\"\n",
+        free_port()
+    );
+    let folder = folder(&format!("{listeners}{}", scripted("hub")));
+    let tools = r#""result":{"tools":[{"name":"good","inputSchema":{"type":"object"}},{"name":"bad","title":7,"inputSchema":{"type":"object"}}]}"#;
+    script(folder.path(), "hub", &[("tools/list", tools)]);
+    let (mut running, mut log, _) = serve(folder.path());
+    let line = log.find_map(|line| line.ok().filter(|line| line.contains("left out of the list")));
+    let line = line.expect("it is said");
+    assert!(
+        line.contains(r#""problems":"\"bad\" is of no use: `title` is not a string""#),
+        "{line}"
+    );
+    let left_out = r#"left out: tool "bad" is of no use: `title` is not a string"#;
+    for command in ["status", "check"] {
+        let (code, out, err) = weir(folder.path(), &[command]);
+        assert!(code == 0 && out.contains(left_out), "{code} {out}{err}");
+    }
+    terminate(&running);
+    log.for_each(drop);
+    assert!(running.wait().expect("it ends").success());
 }
 
 #[test]

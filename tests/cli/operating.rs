@@ -210,6 +210,55 @@ fn each_page_is_there_for_whoever_may_see_it() {
 }
 
 #[test]
+fn on_a_network_address_metrics_and_details_are_for_whoever_shows_the_token() {
+    let served = Served::start_in(OPEN, |folder| {
+        let file = folder.join("weir.toml");
+        let text = std::fs::read_to_string(&file).expect("it was written");
+        let everywhere =
+            text.replace("[admin]\nlisten = \"127.0.0.1", "[admin]\nlisten = \"0.0.0.0");
+        assert_ne!(text, everywhere);
+        std::fs::write(file, everywhere).expect("written");
+    });
+    served.wait_for("/readyz", |status, body| (status, body) == (200, "ready\n"));
+    assert_eq!(served.get("/healthz"), (200, "ok\n".to_owned()));
+    for path in ["/metrics", "/readyz?verbose", "/status"] {
+        assert_eq!(served.get(path).0, 401, "{path}");
+        assert_eq!(served.with_token(path).0, 200, "{path}");
+    }
+}
+
+#[test]
+fn while_a_required_upstream_starts_it_is_not_ready() {
+    let required = format!("{}required = true\n", scripted("slow"));
+    let served = Served::start_in(&required, |folder| {
+        script(folder, "slow", &[]);
+        let path = folder.join("slow.sh");
+        let text = std::fs::read_to_string(&path).expect("written");
+        std::fs::write(path, format!("read -r _ < go\n{text}")).expect("written");
+        let pipe = Command::new("mkfifo").arg("go").current_dir(folder).status();
+        assert!(pipe.expect("mkfifo runs").success());
+    });
+    assert_eq!(served.get("/readyz"), (503, "not ready\n".to_owned()));
+    let told = served.get("/readyz?verbose").1;
+    assert!(told.contains("[-]upstream slow failed: starting"), "{told}");
+    std::fs::write(served.folder.path().join("go"), "go\n").expect("written");
+    served.wait_for("/readyz", |status, body| (status, body) == (200, "ready\n"));
+}
+
+#[test]
+fn the_metrics_say_whether_the_files_hold_a_configuration_that_was_refused() {
+    let served = Served::start(OPEN);
+    let file = served.folder.path().join("weir.toml");
+    let good = std::fs::read_to_string(&file).expect("it was written");
+    assert!(served.get("/metrics").1.contains("\nweir_config_refused 0.0\n"));
+    for (text, refused) in [(format!("{good}nonsense = 1\n"), "1.0"), (good, "0.0")] {
+        std::fs::write(&file, text).expect("written");
+        let line = format!("\nweir_config_refused {refused}\n");
+        served.wait_for("/metrics", |_, body| body.contains(&line));
+    }
+}
+
+#[test]
 fn a_page_in_a_browser_learns_nothing_by_another_name() {
     let served = Served::start(OPEN);
     for headers in [

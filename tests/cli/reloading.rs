@@ -274,6 +274,29 @@ fn a_secret_that_is_written_anew_is_taken_up_and_restarts_whom_it_is_for_alone()
 }
 
 #[test]
+fn sighup_has_the_secrets_of_commands_fetched_anew() {
+    let folder = folder("");
+    let folder = folder.path();
+    tokened(folder, "kept");
+    tokened(folder, "other");
+    let secret = "env = { TOKEN = { command = [\"cat\", \"counter\"] } }\n";
+    put(folder, "counter", "one\n");
+    let head = HEAD.replace("[server]\n", "[server]\nwatch = false\n");
+    put(folder, "weir.toml", &format!("{head}{}{}{secret}", scripted("kept"), scripted("other")));
+    let mut served = Served::start(folder);
+    served.says("\"listed\"");
+    served.says("\"listed\"");
+    put(folder, "counter", "two\n");
+    served.hang_up();
+    let line = served.says("the configuration was reloaded");
+    assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
+    served.says("\"listed\"");
+    assert_eq!(processes(folder, "kept"), [""]);
+    assert_eq!(processes(folder, "other"), ["one", "two"]);
+    served.end();
+}
+
+#[test]
 fn a_mounted_folder_that_a_cluster_swaps_by_its_link_is_taken_up() {
     use std::os::unix::fs::symlink;
     let folder = folder("");

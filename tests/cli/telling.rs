@@ -1,9 +1,13 @@
-//! Colors, versions, and scripts for shells.
+//! Colors, versions, scripts for shells, and what goes into the log.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use assert_cmd::Command;
 use insta::assert_snapshot;
 
-use super::{folder, shown};
+use super::serving::terminate;
+use super::{HOUSE, folder, script, scripted, serve, shown};
 
 /// What is told of a configuration with a mistake, and of a wrong argument.
 fn told(arguments: &[&str], variables: &[(&str, &str)]) -> [String; 2] {
@@ -74,5 +78,94 @@ fn there_is_a_script_for_every_shell() {
     ] {
         let shown = shown(folder.path(), &["completions", shell]);
         assert!(shown.contains(word) && shown.ends_with("=> 0\n"), "{shell}");
+    }
+}
+
+#[test]
+fn weir_log_overrides_the_level_of_the_configuration() {
+    let config = |level: &str| {
+        format!(
+            "[log]\nlevel = \"{level}\"\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
+        )
+    };
+    let says_debug = |level: &str, variable: Option<&str>| {
+        let folder = folder(&config(level));
+        let mut weir = Command::from_std(crate::program());
+        // Without an input it ends at once.
+        weir.arg("stdio").current_dir(folder.path()).env_remove("WEIR_LOG");
+        weir.envs(variable.map(|it| ("WEIR_LOG", it)));
+        let output = weir.output().expect("it runs");
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).contains("\"level\":\"DEBUG\"")
+    };
+    for (level, variable, expected) in [
+        ("debug", None, true),
+        ("debug", Some("weir=error"), false),
+        ("error", None, false),
+        ("error", Some("weir=debug"), true),
+    ] {
+        assert_eq!(says_debug(level, variable), expected, "{level} {variable:?}");
+    }
+}
+
+#[test]
+fn a_log_message_of_an_upstream_that_belongs_to_no_call_goes_into_weirs_own_log() {
+    let log = "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n";
+    let folder = folder(&format!("{log}{}", scripted("hub")));
+    let stray = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"stray"}}"#;
+    let answer = format!(r#""result":{{"tools":[]}}}}' '{}"#, &stray[..stray.len() - 1]);
+    script(folder.path(), "hub", &[("tools/list", &answer)]);
+    let (mut weir, mut log, _) = serve(folder.path());
+    let line = log.find_map(|line| line.ok().filter(|line| line.contains("the upstream logs")));
+    let line = line.expect("it is said");
+    assert!(line.contains("\"upstream\":\"hub\"") && line.contains("stray"), "{line}");
+    terminate(&weir);
+    log.for_each(drop);
+    assert!(weir.wait().expect("it ends").success());
+}
+
+#[test]
+fn only_the_log_at_debug_says_why_a_client_is_not_let_in() {
+    let expired = "\n[clients.former]\nrole = \"guest\"\nexpires = 2020-01-01T00:00:00Z\n\
+        key_sha256 = [\"2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae\"]\n";
+    let log = "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n";
+    let folder = folder(&format!("{log}{HOUSE}{expired}"));
+    let (mut weir, mut log, ready) = serve(folder.path());
+    let (_, rest) = ready.split_once("\"endpoint\":\"http://").expect("an endpoint");
+    let host = rest.split_once("/mcp").expect("a path").0;
+    let answers = [("foo", "expired key"), ("bar", "unknown key")].map(|(key, why)| {
+        let mut stream = TcpStream::connect(host).expect("it listens");
+        let head = format!("POST /mcp HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {key}\r\n");
+        let rest =
+            "Content-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+        write!(stream, "{head}{rest}").expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let line = log.find_map(|line| line.ok().filter(|line| line.contains("is not let in")));
+        let line = line.expect("it is said");
+        assert!(line.contains(why) && line.contains("\"level\":\"DEBUG\""), "{line}");
+        assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("expired"), "{answer}");
+        let lines = answer.lines().filter(|line| !line.to_lowercase().starts_with("date:"));
+        lines.collect::<Vec<_>>().join("\n")
+    });
+    assert_eq!(answers[0], answers[1]);
+    terminate(&weir);
+    log.for_each(drop);
+    assert!(weir.wait().expect("it ends").success());
+}
+
+#[test]
+fn connect_says_which_file_its_entry_belongs_in() {
+    let folder = folder(HOUSE);
+    let folder = folder.path().canonicalize().expect("it is there");
+    for (scope, file) in [("user", ".claude.json"), ("project", ".mcp.json")] {
+        let mut weir = Command::from_std(crate::program());
+        weir.args(["connect", "claude-code", "--stdio", "--scope", scope]);
+        let output = weir.current_dir(&folder).env("HOME", &folder).output().expect("it runs");
+        let told = String::from_utf8(output.stderr).expect("text");
+        let file = folder.join(file);
+        let line = format!("for Claude Code, in {}", file.display());
+        assert!(output.status.success() && told.contains(&line), "{told}");
+        assert!(!file.exists());
     }
 }
