@@ -257,19 +257,27 @@ impl Reader {
                     _ => 0,
                 });
                 self.workload.yield_if_due().await;
-                match line {
-                    Some(Line::Whole(line)) => self.hear(line)?,
-                    Some(Line::TooLong(head)) => {
-                        self.inbox.refuse(&head, b"", Unheld::TooLarge(self.max_message));
-                        self.limits.oversized().map_err(|much| much.to_string())?;
-                    }
-                    // Nothing that it could help.
-                    Some(Line::NoRoom(head)) => self.inbox.refuse(&head, b"", Unheld::NoRoom),
-                    None => break,
-                }
+                let Some(line) = line else { break };
+                self.take(line)?;
             }
         }
-        Ok(())
+        // A process may end without ending its last line.
+        self.lines.last_line().map_or(Ok(()), |line| self.take(line))
+    }
+
+    fn take(&mut self, line: Line) -> Result<(), String> {
+        match line {
+            Line::Whole(line) => self.hear(line),
+            Line::TooLong(head) => {
+                self.inbox.refuse(&head, b"", Unheld::TooLarge(self.max_message));
+                self.limits.oversized().map_err(|much| much.to_string())
+            }
+            Line::NoRoom(head) => {
+                // Nothing that it could help.
+                self.inbox.refuse(&head, b"", Unheld::NoRoom);
+                Ok(())
+            }
+        }
     }
 
     fn hear(&mut self, line: Bytes) -> Result<(), String> {

@@ -479,6 +479,17 @@ async fn a_servers_own_requests_are_answered_on_its_session() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_last_line_without_a_line_end_is_read_when_the_process_ends() {
+    let (world, mut peer) = World::stdio(Era::Legacy).await;
+    let running = Running::start(&world, call(LEGACY));
+    let request = peer.read().await;
+    peer.begin(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": {} }).to_string()).await;
+    peer.exit("exited with code 0");
+    assert_eq!(running.end().await.expect("a reply"), "{}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_message_over_the_limit_ends_its_call_and_no_other() {
     let (world, mut peer) = World::stdio(Era::Legacy).await;
     let large = Running::start(&world, call(LEGACY));
