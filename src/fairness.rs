@@ -10,6 +10,8 @@
 
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -68,12 +70,18 @@ impl Workload {
 pub struct FairStream<S> {
     stream: S,
     workload: Workload,
+    read_bytes: Arc<AtomicU64>,
 }
 
 impl<S> FairStream<S> {
     /// Reads from and writes to this stream.
     pub fn new(stream: S) -> Self {
-        Self { stream, workload: Workload::default() }
+        Self { stream, workload: Workload::default(), read_bytes: Arc::default() }
+    }
+
+    /// How many bytes have been read, also once the stream is given away.
+    pub fn read_bytes(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.read_bytes)
     }
 }
 
@@ -89,7 +97,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for FairStream<S> {
         }
         let before = into.filled().len();
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, into));
-        self.workload.add(into.filled().len() - before);
+        let bytes = into.filled().len() - before;
+        self.workload.add(bytes);
+        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         Poll::Ready(read)
     }
 }

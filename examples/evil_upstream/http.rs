@@ -144,9 +144,15 @@ fn reply(
         return write(stream, &format!("{code} Status"), &headers, &body, fault);
     }
     if let Some(text) = &fault.flood {
-        headers += "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-        stream.write_all(format!("HTTP/1.1 200 OK\r\n{headers}").as_bytes())?;
-        let ended = wire::flood(stream, &chunk(&wire::many(text)));
+        // Informational responses come before the response, which then never comes.
+        let many = if text.starts_with("HTTP/1.1 1") {
+            wire::many(text)
+        } else {
+            headers += "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+            stream.write_all(format!("HTTP/1.1 200 OK\r\n{headers}").as_bytes())?;
+            chunk(&wire::many(text))
+        };
+        let ended = wire::flood(stream, &many);
         server.note("heard", format_args!("hang-up {}", answer.method));
         return ended;
     }

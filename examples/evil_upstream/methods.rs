@@ -122,7 +122,11 @@ impl Server {
         if is_call && fault.status.is_none() {
             self.note("executed", nonce.as_str().unwrap_or("-"));
         }
-        if method == "subscriptions/listen" && script.is_modern() && !fault.never {
+        if method == "subscriptions/listen"
+            && script.is_modern()
+            && !fault.never
+            && fault.flood.is_none()
+        {
             return Deed::Listen(id.to_string(), params["notifications"].clone());
         }
         let fill = |text: &String| {

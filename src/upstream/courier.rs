@@ -215,6 +215,9 @@ impl Courier {
         self.shared.pool.send(request, sent).await.map_err(|none| match none {
             NoResponse::Unsent(reason) => Failure::Unsent(reason),
             NoResponse::Broke(reason) => Failure::Broke(reason),
+            NoResponse::Flooded => Failure::Protocol(
+                "it sent more than 128 KiB of informational responses before its response".into(),
+            ),
         })
     }
 

@@ -10,7 +10,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::Bytes;
@@ -28,7 +28,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::dial::Stream;
 use crate::fairness::FairStream;
 
-/// The bytes that are buffered: the most that the head of a response may have, and a large body's pieces. Those of half the
+/// The bytes that are buffered: the most that the head of a response may have, with those of the informational responses
+/// before it (RFC 9110, 15.2), and a large body's pieces. Those of half the
 /// size cost a sixth more, larger ones more memory than they are worth. Of a head's fields hyper takes 100, where nobody says
 /// a number: then it needs no room of its own for them with each response.
 const BUFFER_BYTES: usize = 128 * 1024;
@@ -52,8 +53,11 @@ struct Link {
     /// The same, as what is polled knows it.
     waker: Waker,
     stopped: Pin<Box<WaitForCancellationFutureOwned>>,
+    read_bytes: Arc<AtomicU64>,
     /// It ended because it was told to.
     is_cut: bool,
+    /// It ended because one informational response came after the other.
+    is_flooded: bool,
 }
 
 impl Lease {
@@ -62,15 +66,18 @@ impl Lease {
         stream: Box<dyn Stream>,
         stop: CancellationToken,
     ) -> hyper::Result<Self> {
+        let stream = FairStream::new(stream);
+        let read_bytes = stream.read_bytes();
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(BUFFER_BYTES)
-            .handshake(TokioIo::new(FairStream::new(stream)))
+            .handshake(TokioIo::new(stream))
             .await?;
         let stopped = Box::pin(stop.cancelled_owned());
         let connection = Some(Box::new(connection));
         let bell = Arc::<Bell>::default();
         let waker = Waker::from(Arc::clone(&bell));
-        let link = Link { connection, bell, waker, stopped, is_cut: false };
+        let (is_cut, is_flooded) = (false, false);
+        let link = Link { connection, bell, waker, stopped, read_bytes, is_cut, is_flooded };
         Ok(Self { sender, link, home: Handle::current().id() })
     }
 
@@ -96,6 +103,11 @@ impl Lease {
         .await
     }
 
+    /// Whether it ended because more informational responses came than a response may have before it.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.link.is_flooded
+    }
+
     /// Sends a request and waits for the head of its response.
     pub(super) async fn send(
         &mut self,
@@ -104,9 +116,16 @@ impl Lease {
         // Without a budget of its own: one that was used up would have to wake somebody.
         let (response, _) = self.link.bell.held(|| self.sender.try_send_request(request));
         let mut response = pin!(unconstrained(response));
+        let most = self.link.read_bytes.load(Ordering::Relaxed) + BUFFER_BYTES as u64;
         poll_fn(|cx| {
             self.link.poll_on(cx);
-            response.as_mut().poll(&mut deaf())
+            let answered = response.as_mut().poll(&mut deaf());
+            if answered.is_pending() && self.link.read_bytes.load(Ordering::Relaxed) > most {
+                self.link.is_flooded = true;
+                self.link.connection = None;
+                return response.as_mut().poll(&mut deaf());
+            }
+            answered
         })
         .await
     }
@@ -270,5 +289,27 @@ mod tests {
         assert_eq!(next(&mut lease), Poll::Ready(Some("!!".into())));
         assert_eq!(next(&mut lease), Poll::Ready(None));
         assert_eq!(task.woken(), 0);
+    }
+
+    #[tokio::test]
+    async fn informational_responses_end_when_there_are_too_many() {
+        for (heads, is_flooded) in [(1_000, false), (10_000, true)] {
+            let (mut lease, mut server) = opened().await;
+            assert!(lease.is_ready().await);
+            let said = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(heads)
+                + "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            let answered = async {
+                let response = lease.send(Request::new(Full::new("q".into()))).await;
+                // A server that still writes is hung up on.
+                (response.is_ok(), lease.is_closed(), lease.is_flooded())
+            };
+            let serve = async {
+                server.read(&mut [0; 1_024]).await.expect("a request");
+                // It breaks where the client has enough.
+                let _ = server.write_all(said.as_bytes()).await;
+            };
+            let (answered, ()) = tokio::join!(answered, serve);
+            assert_eq!(answered, (!is_flooded, is_flooded, is_flooded), "{heads}");
+        }
     }
 }

@@ -79,6 +79,8 @@ pub(super) enum NoResponse {
     Unsent(String),
     /// It was, at least in part.
     Broke(String),
+    /// It was, and no response followed the informational ones, of which there were too many.
+    Flooded,
 }
 
 impl Pool {
@@ -120,7 +122,7 @@ impl Pool {
                         request = unsent;
                         break;
                     }
-                    None => return Err(NoResponse::Broke(error.into_error().to_string())),
+                    None => return Err(broke(&lease, error.into_error())),
                 },
             }
         }
@@ -133,8 +135,12 @@ impl Pool {
                 if unsent {
                     sent.take_back();
                 }
-                let text = error.into_error().to_string();
-                Err(if unsent { NoResponse::Unsent(text) } else { NoResponse::Broke(text) })
+                let error = error.into_error();
+                Err(if unsent {
+                    NoResponse::Unsent(error.to_string())
+                } else {
+                    broke(&lease, error)
+                })
             }
         }
     }
@@ -161,6 +167,10 @@ impl Pool {
             body
         })
     }
+}
+
+fn broke(lease: &Lease, error: hyper::Error) -> NoResponse {
+    if lease.is_flooded() { NoResponse::Flooded } else { NoResponse::Broke(error.to_string()) }
 }
 
 /// The request, to be sent once more should a kept connection break on it, which its server may have closed before it

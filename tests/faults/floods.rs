@@ -20,7 +20,7 @@ const LATER: Duration = Duration::from_secs(4);
 
 const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 
-/// What an event stream can be flooded with, and whether it is progress of the call itself, which is legal.
+/// What an answer can be flooded with, and whether it is progress of the call itself, which is legal.
 fn floods() -> Vec<(&'static str, String, bool)> {
     let event = |text: &str| format!("data: {text}\n\n");
     let progress = |token: &str| {
@@ -40,20 +40,26 @@ fn floods() -> Vec<(&'static str, String, bool)> {
         ("progress of unknown calls", progress("987654321"), false),
         ("answers to unknown requests", answer, false),
         ("changes of lists", event(CHANGED), false),
+        ("informational responses", "HTTP/1.1 103 Early Hints\r\n\r\n".into(), false),
         ("its own progress", progress("$TOKEN"), true),
     ]
 }
 
-/// Two good upstreams and three that flood over HTTP once they are told to.
+/// Two good upstreams and three that flood over HTTP once they are told to, one of them a modern one.
 async fn three_that_flood() -> Lab {
     let mut lab = Lab::new();
-    for name in ["bad1", "bad2", "bad3", "good1"] {
-        lab = lab.http(name, json!({})).await;
+    for name in BAD {
+        lab = lab.http(name, json!({ "revision": revision(name) })).await;
     }
-    lab.stdio("good2", json!({}))
+    lab.http("good1", json!({})).await.stdio("good2", json!({}))
 }
 
-const BAD: [&str; 3] = ["bad1", "bad2", "bad3"];
+fn revision(bad: &str) -> &'static str {
+    if bad == MODERN { "2026-07-28" } else { "2025-11-25" }
+}
+
+const BAD: [&str; 3] = ["bad1", "bad2", MODERN];
+const MODERN: &str = "bad3";
 const GOOD: [&str; 2] = ["good1", "good2"];
 
 /// A call that is flooded, of a client that wants to hear of its progress.
@@ -155,12 +161,14 @@ async fn g9_three_calls_that_are_flooded_do_not_starve_others() {
 }
 
 /// Lets all bad upstreams flood in this way while the good ones are measured.
-async fn flooded(script: Value, what: &str, is_over: impl Fn(&Lab) -> bool) {
+async fn flooded(storm: Value, what: &str, is_over: impl Fn(&Lab) -> bool) {
     let lab = three_that_flood().await;
     let weir = lab.serve_all("").await;
     measure(&weir, &lab, Duration::from_secs(1)).await;
     let before = measure(&weir, &lab, Duration::from_secs(1)).await;
-    BAD.iter().for_each(|name| lab.evil(name).script(script.clone()));
+    for name in BAD {
+        lab.evil(name).script(json!({ "revision": revision(name), "storm": storm }));
+    }
     let during = measure(&weir, &lab, Duration::from_secs(3)).await;
     until("their streams are closed", || is_over(&lab)).await;
     assert_served(what, before, during);
@@ -173,7 +181,7 @@ async fn g9_floods_on_streams_that_nobody_called_on_are_ended_and_do_not_starve_
     let storm = |text: &str, raw: bool| {
         // More than the kernel takes in the time between two bursts.
         let per_second = 200_000_000 / text.len();
-        json!({ "storm": { "text": text, "raw": raw, "per_second": per_second } })
+        json!({ "text": text, "raw": raw, "per_second": per_second })
     };
     let ended = |lab: &Lab| BAD.iter().all(|name| lab.evil(name).times("stream ended") > 0);
     flooded(storm(": x\n\n", true), "comments", ended).await;
@@ -185,22 +193,29 @@ async fn g9_floods_on_streams_that_nobody_called_on_are_ended_and_do_not_starve_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g9_floods_in_the_place_of_an_answer_that_no_client_asked_for_do_not_starve_others() {
     let _turn = alone().await;
-    for method in ["initialize", "tools/list"] {
+    for is_first in [true, false] {
+        let method = |name: &str| match is_first {
+            // It has no session to begin.
+            true if name == MODERN => "subscriptions/listen",
+            true => "initialize",
+            false => "tools/list",
+        };
         let (mut lab, flood) = (three_that_flood().await, json!({ "flood": "data: x\n\n" }));
         let weir = lab.serve_all("").await;
         measure(&weir, &lab, Duration::from_secs(1)).await;
         let before = measure(&weir, &lab, Duration::from_secs(1)).await;
         for name in BAD {
-            lab.evil(name).script(json!({ "on": { method: flood } }));
+            let on = json!({ method(name): flood });
+            lab.evil(name).script(json!({ "revision": revision(name), "on": on }));
             // Its session is gone, so all is asked anew.
             lab.evil_mut(name).kill().await;
             lab.evil_mut(name).start().await;
         }
         let during = measure(&weir, &lab, Duration::from_secs(3)).await;
-        let hang_up = format!("hang-up {method}");
-        until("they are hung up on", || BAD.iter().all(|name| lab.evil(name).times(&hang_up) > 0))
-            .await;
-        assert_served(method, before, during);
+        let is_hung_up_on =
+            |name: &&str| lab.evil(name).times(&format!("hang-up {}", method(name))) > 0;
+        until("they are hung up on", || BAD.iter().all(is_hung_up_on)).await;
+        assert_served(method(BAD[0]), before, during);
         weir.stop().await;
     }
 }
