@@ -8,6 +8,8 @@
 
 use std::collections::HashSet;
 
+use bytes::Bytes;
+
 use crate::json::Object;
 
 /// The member that names the trace and the caller's own span.
@@ -35,6 +37,19 @@ pub fn take_malformed(meta: &mut Object) -> bool {
         (BAGGAGE, !is_good(BAGGAGE, is_baggage)),
     ];
     bad.into_iter().filter(|(name, is_bad)| *is_bad && meta.take(name).is_some()).count() > 0
+}
+
+/// The result of a request as it came, or without what is not well-formed of the trace context in its `_meta`.
+pub fn without_malformed(result: Bytes) -> Bytes {
+    let cleaned = || {
+        let mut result = Object::parse_again(result.clone()).ok()?;
+        let mut meta = result.get_object("_meta")?;
+        take_malformed(&mut meta).then(|| {
+            result.set("_meta", meta.to_bytes());
+            result.to_bytes()
+        })
+    };
+    cleaned().unwrap_or(result)
 }
 
 /// The trace's id in a `traceparent`: version, trace, parent and flags, in lower-case hexadecimal digits, of
@@ -213,6 +228,20 @@ mod tests {
             let mut meta = Object::parse(sent.clone()).expect("an object");
             assert_eq!(take_malformed(&mut meta), expected.is_some(), "{sent}");
             assert_eq!(meta.to_bytes(), expected.unwrap_or(sent));
+        }
+    }
+
+    #[test]
+    fn a_result_loses_what_is_malformed_and_nothing_else() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let good = format!(r#"{{"action":"accept", "_meta":{{"traceparent":"{parent}"}}}}"#);
+        let bad = r#"{"action":"accept","_meta":{"traceparent":"x\n","a":1e400}}"#;
+        for (text, expected) in [
+            (&*good, &*good),
+            (bad, r#"{"action":"accept","_meta":{"a":1e400}}"#),
+            (r#"{ "_meta" : 7}"#, r#"{ "_meta" : 7}"#),
+        ] {
+            assert_eq!(without_malformed(text.to_owned().into()), expected);
         }
     }
 }

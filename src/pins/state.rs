@@ -2,7 +2,8 @@
 //!
 //! Knows nothing of: what is done about a difference.
 
-use std::collections::BTreeMap;
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
@@ -88,7 +89,16 @@ pub(super) fn differences(
     items: &[Item],
 ) -> Vec<(String, Change)> {
     let missing = approved.keys().filter(|key| !listed.contains_key(*key));
-    let mut missing: Vec<&String> = missing.collect();
+    let mut missing: VecDeque<&String> = missing.collect();
+    // Looked for only where a name is missing that a new item may have had.
+    let by_key = LazyCell::new(|| {
+        let mut by_key: HashMap<&str, &Item> = HashMap::with_capacity(items.len());
+        for item in items {
+            by_key.entry(&item.key).or_insert(item);
+        }
+        by_key
+    });
+    let mut tries = MAX_TRIES;
     let mut found = Vec::new();
     for (key, seen) in listed {
         let change = match approved.get(key) {
@@ -97,13 +107,13 @@ pub(super) fn differences(
                 let was = was.and_then(|was| was.get(key)).filter(|was| was.digest == *digest);
                 Change::Changed(was.map(|was| changed(was, seen)).unwrap_or_default())
             }
-            None => match items.iter().find(|item| *item.key == **key) {
-                Some(item) => match former_name(item, &missing, approved) {
-                    Some(at) => Change::Renamed(missing.remove(at).clone()),
-                    None => Change::New,
-                },
-                None => Change::New,
-            },
+            None if missing.is_empty() || tries == 0 => Change::New,
+            None => {
+                let item = by_key.get(&**key);
+                let at = item.and_then(|it| former_name(it, &missing, approved, &mut tries));
+                let former = at.and_then(|at| missing.remove(at));
+                former.map_or(Change::New, |name| Change::Renamed(name.clone()))
+            }
         };
         found.push((key.clone(), change));
     }
@@ -111,17 +121,21 @@ pub(super) fn differences(
     found
 }
 
-/// Which of the names that are missing this item had: under that name it is what was approved.
+/// Which of the names that are missing this item had: under that name it is what was approved. Each name that it did not
+/// have is one of the `tries`.
 fn former_name(
     item: &Item,
-    missing: &[&String],
+    missing: &VecDeque<&String>,
     approved: &BTreeMap<String, Digest>,
+    tries: &mut usize,
 ) -> Option<usize> {
     let mut definition = item.definition.clone();
-    missing.iter().take(MAX_FORMER).position(|name| {
+    let at = missing.iter().take(MAX_FORMER.min(*tries)).position(|name| {
         definition.set(item.kind.key_member(), json::quote(name));
         approved.get(*name) == Some(&Digest::of(&definition.to_bytes()))
-    })
+    });
+    *tries -= at.unwrap_or(missing.len().min(MAX_FORMER).min(*tries));
+    at
 }
 
 /// The members that differ.
@@ -141,3 +155,5 @@ const MAX_MEMBERS: usize = 32;
 const MAX_TOLD: usize = 8;
 /// How many missing names are tried for a new item: each costs a hash of it.
 const MAX_FORMER: usize = 64;
+/// How many are tried in vain in one list.
+const MAX_TRIES: usize = 10_000;

@@ -134,6 +134,32 @@ fn a_new_name_for_what_was_approved_is_told_as_such_and_not_served() {
 }
 
 #[test]
+fn former_names_are_looked_for_in_lists_of_any_length_within_a_bound() {
+    // In sorted order, as they are compared.
+    let names = |prefix: &str, count: usize| -> Vec<String> {
+        (0..count).map(|at| format!("{prefix}{at:05}")).collect()
+    };
+    let list = |names: &[String], version: u32| {
+        tools(&names.iter().map(|name| (&**name, version)).collect::<Vec<_>>())
+    };
+    let found = |was: &[Item], is: &[Item]| {
+        let [was, listed] = [was, is].map(|it| state::read(it, None, &RandomState::new()));
+        let approved = was.iter().map(|(key, seen)| (key.clone(), seen.digest)).collect();
+        state::differences(&listed, &approved, None, is)
+    };
+    let renamed = |found: &[(String, Change)]| {
+        found.iter().filter(|(_, change)| matches!(change, Change::Renamed(_))).count()
+    };
+    let (old, new) = (names("a", 2_000), names("b", 2_000));
+    assert_eq!(renamed(&found(&list(&old, 1), &list(&new, 1))), 2_000);
+    // Of those that are other ones, too, so many are tried that it cannot take long, and the rest is new.
+    let all = found(&list(&old, 1), &list(&new, 2));
+    assert_eq!((renamed(&all), all.len()), (0, 4_000));
+    let last = [list(&new[..1_999], 2), list(&new[1_999..], 1)].concat();
+    assert_eq!(renamed(&found(&list(&old, 1), &last)), 0, "nothing is tried any more");
+}
+
+#[test]
 fn what_changed_is_told_by_its_members() {
     let (hasher, approved) = (RandomState::new(), |items: &[Item]| {
         let read = state::read(items, None, &RandomState::new());

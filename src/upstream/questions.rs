@@ -22,6 +22,7 @@ use crate::mcp::call::Caller;
 use crate::mcp::meta;
 use crate::mcp::question::{Abilities, Answered, Question, Subject};
 use crate::mcp::revision::{Era, Revision};
+use crate::mcp::trace_context;
 use crate::rpc::{self, Id, Outcome};
 
 /// How many questions of one call may be open.
@@ -383,6 +384,10 @@ impl State {
         let asked = |open: &Open| open.is_out && open.question.key == key;
         let Some(at) = self.open.iter().position(asked) else { return };
         let Open { id, question, .. } = self.open.remove(at);
+        let outcome = match outcome {
+            Outcome::Result(text) => Outcome::Result(trace_context::without_malformed(text)),
+            error @ Outcome::Error(_) => error,
+        };
         self.answers.push_back(Given { id, key, subject: question.subject, outcome });
     }
 
