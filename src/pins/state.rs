@@ -156,4 +156,4 @@ const MAX_TOLD: usize = 8;
 /// How many missing names are tried for a new item: each costs a hash of it.
 const MAX_FORMER: usize = 64;
 /// How many are tried in vain in one list.
-const MAX_TRIES: usize = 10_000;
+const MAX_TRIES: usize = 4_096;
