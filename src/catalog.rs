@@ -133,6 +133,13 @@ struct Source {
     is_hidden: bool,
 }
 
+impl Writer {
+    /// How many items there are in all.
+    fn len(&self) -> usize {
+        self.sources.iter().map(Source::len).sum()
+    }
+}
+
 impl Source {
     /// How many items it shows, of all kinds.
     fn len(&self) -> usize {
@@ -180,12 +187,14 @@ impl Catalog {
     /// Replaces what an upstream lists of one kind, and wakes who watches a view that shows it.
     pub fn publish(&self, upstream: &UpstreamName, kind: Kind, snapshot: Snapshot) {
         let Some(at) = self.place_of(upstream) else { return };
-        bulk::run(snapshot.items.len(), || self.put(at, kind, snapshot));
+        // What it lists is merged with what all others list.
+        let writer = &mut *self.write();
+        let items = snapshot.items.len() + writer.len();
+        bulk::run(items, || self.put(writer, at, kind, snapshot));
     }
 
-    fn put(&self, at: usize, kind: Kind, snapshot: Snapshot) {
+    fn put(&self, writer: &mut Writer, at: usize, kind: Kind, snapshot: Snapshot) {
         let upstream = &self.settings.outlets[at].name;
-        let writer = &mut *self.write();
         let source = &mut writer.sources[at];
         let former = std::mem::take(&mut source.former[kind.index()]);
         let place = &mut source.shelves[kind.index()];
@@ -210,7 +219,7 @@ impl Catalog {
         if std::mem::replace(&mut writer.sources[at].is_hidden, is_hidden) == is_hidden {
             return;
         }
-        bulk::run(writer.sources[at].len(), || {
+        bulk::run(writer.len(), || {
             for viewer in &mut writer.viewers {
                 for kind in Kind::ALL {
                     let tables = &mut writer.tables[kind.index()];
@@ -247,8 +256,8 @@ impl Catalog {
         if let Some(feed) = self.feed(role) {
             return feed.subscribe();
         }
+        let items = writer.len();
         let Writer { sources, tables, .. } = &mut *writer;
-        let items = sources.iter().map(Source::len).sum();
         let viewer = bulk::run(items, || Viewer::new(&self.settings, sources, tables, filter));
         let feed = Arc::clone(&viewer.feed);
         writer.viewers.push(viewer);

@@ -210,6 +210,11 @@ impl Object {
         self.members.iter().map(|member| str_in(self.key(member.key)))
     }
 
+    /// The members, in order: each key, decoded, and the raw text of its value, which shares this object's memory.
+    pub fn members(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        self.members.iter().map(|it| (str_in(self.key(it.key)), self.bytes_of(it.value)))
+    }
+
     /// How many bytes of text it keeps, whatever was set or taken since.
     pub fn text_bytes(&self) -> usize {
         self.text.len()

@@ -94,6 +94,8 @@ struct State {
     stamp: Option<Stamp>,
     /// Why the file cannot be used, if it cannot; told once.
     broken: Option<String>,
+    /// Whether it may be of use again without being another file.
+    may_recover: bool,
     upstreams: HashMap<UpstreamName, Sights>,
 }
 
@@ -285,8 +287,10 @@ impl Pins {
                 found.into_iter().for_each(|(key, change)| note(Some(*kind), &key, change));
             }
         }
-        let order = |it: &Difference| (it.upstream.clone(), it.kind, it.key.clone());
-        all.sort_by_key(order);
+        fn order(it: &Difference) -> (&str, Option<Kind>, &str) {
+            (it.upstream.as_str(), it.kind, &it.key)
+        }
+        all.sort_by(|one, other| order(one).cmp(&order(other)));
         all
     }
 
@@ -339,7 +343,7 @@ impl Pins {
         }
         if let Some(path) = &self.file {
             lock.save(path)?;
-            (state.stamp, state.broken) = (stamp(path), None);
+            (state.stamp, state.broken, state.may_recover) = (stamp(path), None, false);
         }
         state.lock = lock;
         self.approved.send_modify(|tick| *tick += 1);
@@ -369,18 +373,32 @@ impl Pins {
     /// Reads the lock file, if it is another one than before.
     pub fn reload(&self) {
         let Some(path) = &self.file else { return };
-        let state = &mut *self.lock();
         let now = stamp(path);
-        // One that could not be used may be there again, or be readable, without being another.
-        if now.is_some() && now == state.stamp && state.broken.is_none() {
+        let is_as_it_was = {
+            let state = self.lock();
+            // One that is gone, or that could not be read, may be there again without being another.
+            now.is_some() && now == state.stamp && !state.may_recover
+        };
+        if is_as_it_was {
             return;
         }
-        let why = match Lock::load(path) {
+        // Without the lock, which every list that is read waits for.
+        let bytes = now.map_or(0, |(_, bytes, _)| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let loaded = bulk::run_on_bytes(bytes, || Lock::load(path));
+        let state = &mut *self.lock();
+        if stamp(path) != now {
+            // It has been written meanwhile: the next look reads it.
+            return;
+        }
+        let why = match loaded {
             // That it is gone does not say that all is approved again at first sight.
             Ok(None) if state.stamp.is_none() => return,
-            Ok(None) => "is gone: what it approved stays so".to_owned(),
+            Ok(None) => {
+                state.may_recover = true;
+                "is gone: what it approved stays so".to_owned()
+            }
             Ok(Some(lock)) => {
-                (state.stamp, state.broken) = (now, None);
+                (state.stamp, state.broken, state.may_recover) = (now, None, false);
                 if lock != state.lock {
                     state.lock = lock;
                     self.approved.send_modify(|tick| *tick += 1);
@@ -388,7 +406,7 @@ impl Pins {
                 return;
             }
             Err(error) => {
-                state.stamp = now;
+                (state.stamp, state.may_recover) = (now, matches!(error, BadLock::Io(_)));
                 format!("cannot be used: nothing new is approved: {error}")
             }
         };

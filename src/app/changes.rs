@@ -2,6 +2,8 @@
 //!
 //! Knows nothing of: how it is taken up. No value of a setting is told: some are secrets.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::config::{Config, Server, Upstream};
 
 /// What is different.
@@ -97,14 +99,16 @@ impl Changes {
     }
 
     fn named<T: PartialEq>(&mut self, what: &str, before: &[(String, T)], next: &[(String, T)]) {
+        let by_name: HashMap<&str, &T> = before.iter().map(|(name, was)| (&**name, was)).collect();
         for (name, it) in next {
-            match before.iter().find(|(was, _)| was == name) {
+            match by_name.get(&**name) {
                 None => self.told.push(format!("{what} {name} added")),
-                Some((_, was)) if was != it => self.told.push(format!("{what} {name} changed")),
+                Some(was) if *was != it => self.told.push(format!("{what} {name} changed")),
                 Some(_) => {}
             }
         }
-        for (name, _) in before.iter().filter(|(name, _)| !next.iter().any(|(it, _)| it == name)) {
+        let names: HashSet<&str> = next.iter().map(|(name, _)| &**name).collect();
+        for (name, _) in before.iter().filter(|(name, _)| !names.contains(&**name)) {
             self.told.push(format!("{what} {name} removed"));
         }
     }

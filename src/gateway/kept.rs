@@ -186,7 +186,9 @@ impl Kept {
             .flatten()
             .flatten()
             .filter_map(|entry| {
-                Some((entry.metadata().ok()?.modified().ok()?, is_ours(&entry.path())?))
+                // Only of its own: the folder has the lists of all upstreams.
+                let stem = is_ours(&entry.path())?;
+                Some((entry.metadata().ok()?.modified().ok()?, stem))
             })
             .collect();
         stems.sort();

@@ -57,8 +57,9 @@ pub(super) fn check(
         if value.len() > limit && json::decode_string(value).is_none_or(|it| it.len() > limit) {
             return Err(BadArguments::TooLarge(short(name), limit));
         }
-        let is_unknown = declared.is_some_and(|declared| !declared.has(name));
-        if is_unknown && rules.arguments == ArgumentCheck::Declared {
+        if rules.arguments == ArgumentCheck::Declared
+            && declared.is_some_and(|declared| !declared.has(name))
+        {
             return Err(BadArguments::Unknown(short(name)));
         }
     }

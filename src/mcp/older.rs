@@ -11,6 +11,7 @@
 mod output;
 
 use std::borrow::Cow;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use bytes::Bytes;
 
@@ -88,7 +89,8 @@ pub fn result(result: &mut Object) -> bool {
     let mut blocks = json::elements_again(&content).unwrap_or_default();
     let has_any = blocks.clone().next().is_some();
     let text = String::from_utf8_lossy(&structured);
-    if text != "null" && !blocks.any(|block| repeats(&block, &text)) {
+    let structured = (text != "null").then(|| StructuredText::new(&text));
+    if structured.is_some_and(|it| !blocks.any(|block| it.is_repeated_by(&block))) {
         let mut block = Object::new();
         block.set("type", "\"text\"");
         block.set("text", json::quote(&text));
@@ -138,14 +140,39 @@ fn plain(schema: &Object) -> Option<Object> {
     Some(schema)
 }
 
-/// Whether a content block says in text what `structured` says in JSON.
-fn repeats(block: &Bytes, structured: &str) -> bool {
-    let Ok(block) = Object::parse_within(block.clone(), usize::MAX) else { return false };
-    let (Some("\"text\""), Some(text)) = (block.get("type"), block.get_string("text")) else {
-        return false;
-    };
-    json::decode_string(structured).is_some_and(|plain| plain == text)
-        || tokens(&text).eq(tokens(structured))
+/// Structured content as it may be repeated in text. It is read once, however many blocks it is compared with.
+struct StructuredText<'a> {
+    json: &'a str,
+    /// Its text, if it is a string.
+    plain: Option<Cow<'a, str>>,
+    /// Of its tokens.
+    hash: u64,
+    hasher: RandomState,
+}
+
+impl<'a> StructuredText<'a> {
+    fn new(json: &'a str) -> Self {
+        let hasher = RandomState::new();
+        let hash = hash_of_tokens(json, &hasher);
+        Self { json, plain: json::decode_string(json), hash, hasher }
+    }
+
+    /// Whether a content block has the same in its text.
+    fn is_repeated_by(&self, block: &Bytes) -> bool {
+        let Ok(block) = Object::parse_within(block.clone(), usize::MAX) else { return false };
+        let (Some("\"text\""), Some(text)) = (block.get("type"), block.get_string("text")) else {
+            return false;
+        };
+        self.plain.as_ref().is_some_and(|plain| *plain == text)
+            || hash_of_tokens(&text, &self.hasher) == self.hash
+                && tokens(&text).eq(tokens(self.json))
+    }
+}
+
+fn hash_of_tokens(text: &str, hasher: &RandomState) -> u64 {
+    let mut state = hasher.build_hasher();
+    tokens(text).for_each(|token| token.hash(&mut state));
+    state.finish()
 }
 
 /// The tokens of a JSON text, strings decoded behind their first quote. Of a text that is no JSON,

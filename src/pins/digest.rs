@@ -97,17 +97,17 @@ fn write(text: &Bytes, out: &mut Vec<u8>) {
 }
 
 fn write_object(object: &Object, out: &mut Vec<u8>) {
-    let mut keys: Vec<&str> = object.keys().collect();
+    let mut members: Vec<(&str, Bytes)> = object.members().collect();
     // RFC 8785, 3.2.3: by UTF-16 code units.
-    keys.sort_by(|a, b| a.encode_utf16().cmp(b.encode_utf16()));
+    members.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
     out.push(b'{');
-    for (at, key) in keys.into_iter().enumerate() {
+    for (at, (key, value)) in members.into_iter().enumerate() {
         if at > 0 {
             out.push(b',');
         }
         out.extend_from_slice(&json::quote(key));
         out.push(b':');
-        write(&object.get_bytes(key).unwrap_or_default(), out);
+        write(&value, out);
     }
     out.push(b'}');
 }

@@ -98,7 +98,7 @@ pub(super) fn differences(
         }
         by_key
     });
-    let mut tries = MAX_TRIES;
+    let mut effort = MAX_EFFORT;
     let mut found = Vec::new();
     for (key, seen) in listed {
         let change = match approved.get(key) {
@@ -107,10 +107,10 @@ pub(super) fn differences(
                 let was = was.and_then(|was| was.get(key)).filter(|was| was.digest == *digest);
                 Change::Changed(was.map(|was| changed(was, seen)).unwrap_or_default())
             }
-            None if missing.is_empty() || tries == 0 => Change::New,
+            None if missing.is_empty() || effort == 0 => Change::New,
             None => {
                 let item = by_key.get(&**key);
-                let at = item.and_then(|it| former_name(it, &missing, approved, &mut tries));
+                let at = item.and_then(|it| former_name(it, &missing, approved, &mut effort));
                 let former = at.and_then(|at| missing.remove(at));
                 former.map_or(Change::New, |name| Change::Renamed(name.clone()))
             }
@@ -121,21 +121,27 @@ pub(super) fn differences(
     found
 }
 
-/// Which of the names that are missing this item had: under that name it is what was approved. Each name that it did not
-/// have is one of the `tries`.
+/// Which of the names that are missing this item had: under that name it is what was approved. What is tried in vain is
+/// taken off the `effort`, in bytes.
 fn former_name(
     item: &Item,
     missing: &VecDeque<&String>,
     approved: &BTreeMap<String, Digest>,
-    tries: &mut usize,
+    effort: &mut usize,
 ) -> Option<usize> {
     let mut definition = item.definition.clone();
-    let at = missing.iter().take(MAX_FORMER.min(*tries)).position(|name| {
+    for (at, name) in missing.iter().take(MAX_FORMER).enumerate() {
+        if *effort == 0 {
+            return None;
+        }
         definition.set(item.kind.key_member(), json::quote(name));
-        approved.get(*name) == Some(&Digest::of(&definition.to_bytes()))
-    });
-    *tries -= at.unwrap_or(missing.len().min(MAX_FORMER).min(*tries));
-    at
+        let text = definition.to_bytes();
+        if approved.get(*name) == Some(&Digest::of(&text)) {
+            return Some(at);
+        }
+        *effort = effort.saturating_sub(text.len());
+    }
+    None
 }
 
 /// The members that differ.
@@ -155,5 +161,5 @@ const MAX_MEMBERS: usize = 32;
 const MAX_TOLD: usize = 8;
 /// How many missing names are tried for a new item: each costs a hash of it.
 const MAX_FORMER: usize = 64;
-/// How many are tried in vain in one list.
-const MAX_TRIES: usize = 4_096;
+/// How many bytes of definitions are hashed in vain for one list.
+const MAX_EFFORT: usize = 1 << 20;

@@ -46,14 +46,17 @@ pub struct Limit {
 impl Limit {
     /// Whether it counts a request of this method about this item, `<upstream>/<original name>`, or about none.
     pub fn counts(&self, method: &str, item: Option<&str>) -> bool {
-        let is_item = match (&self.item, item) {
+        // The item last: another spelling of a URI is looked for only where all else fits.
+        if !self.methods.iter().any(|pattern| pattern.matches(method)) {
+            return false;
+        }
+        match (&self.item, item) {
             (Some(pattern), Some(item)) => {
                 pattern.matches(item) || method.starts_with("resources/") && spells(pattern, item)
             }
             (Some(_), None) => false,
             (None, _) => true,
-        };
-        is_item && self.methods.iter().any(|pattern| pattern.matches(method))
+        }
     }
 
     /// Whether it counts every request of whoever it counts together, so that it has counted a listen as a whole.

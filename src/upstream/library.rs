@@ -158,7 +158,7 @@ pub enum Refusal {
 }
 
 /// A mistake in a file, which therefore is not served as it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// The file's name within the folder.
     pub file: String,

@@ -8,16 +8,41 @@
 //!
 //! Promises: nothing is followed twice; a schema is bounded by its item.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use crate::json::{self, Object};
 
 /// Whether every client compiles an output schema.
 pub(super) fn compiles(schema: &Object) -> bool {
-    object_compiles(schema, schema)
+    object_compiles(schema, &Definitions::of(schema))
 }
 
-fn object_compiles(schema: &Object, root: &Object) -> bool {
+/// The names that a reference within a schema may lead to.
+struct Definitions([HashSet<String>; 2]);
+
+/// The members of a schema that hold definitions.
+const GROUPS: [&str; 2] = ["$defs", "definitions"];
+
+impl Definitions {
+    fn of(root: &Object) -> Self {
+        let names = |object: Object| object.keys().map(str::to_owned).collect();
+        Self(GROUPS.map(|group| root.get_object(group).map(names).unwrap_or_default()))
+    }
+
+    /// Whether a reference is to the schema itself or to one of its definitions, by a plain name.
+    fn has(&self, reference: &str) -> bool {
+        let Some(path) = reference.strip_prefix("#/") else { return reference == "#" };
+        let Some((group, name)) = path.split_once('/') else { return false };
+        // Whatever an escape or a further step would lead to, few schemas have one.
+        let is_plain = !name.contains(['/', '%', '~']);
+        let group = GROUPS.iter().position(|it| *it == group);
+        is_plain && group.is_some_and(|at| self.0[at].contains(name))
+    }
+}
+
+fn object_compiles(schema: &Object, definitions: &Definitions) -> bool {
     schema.keys().all(|keyword| {
         let value = schema.get_bytes(keyword).unwrap_or_default();
         let raw = std::str::from_utf8(&value).unwrap_or_default();
@@ -31,7 +56,7 @@ fn object_compiles(schema: &Object, root: &Object) -> bool {
             | "formatMaximum"
             | "formatExclusiveMinimum"
             | "formatExclusiveMaximum" => false,
-            "$ref" => json::decode_string(raw).is_some_and(|it| leads_within(&it, root)),
+            "$ref" => json::decode_string(raw).is_some_and(|it| definitions.has(&it)),
             "type" => is_type(raw) || each(&value, |it| is_type(&String::from_utf8_lossy(it))),
             // Refused without a type, and `[]` is none.
             "nullable" => {
@@ -40,18 +65,21 @@ fn object_compiles(schema: &Object, root: &Object) -> bool {
                     && schema.get_elements("type").is_none_or(|mut types| types.next().is_some())
             }
             "properties" | "$defs" | "definitions" | "dependentSchemas" => {
-                members(&value, |_, it| schema_compiles(it, root))
+                members(&value, |_, it| schema_compiles(it, definitions))
             }
             "patternProperties" => {
-                members(&value, |name, it| is_pattern(name) && schema_compiles(it, root))
+                members(&value, |name, it| is_pattern(name) && schema_compiles(it, definitions))
             }
-            "dependencies" => members(&value, |_, it| are_strings(it) || schema_compiles(it, root)),
+            "dependencies" => {
+                members(&value, |_, it| are_strings(it) || schema_compiles(it, definitions))
+            }
             "dependentRequired" => members(&value, |_, it| are_strings(it)),
             "items" => {
-                schema_compiles(&value, root) || each(&value, |it| schema_compiles(it, root))
+                schema_compiles(&value, definitions)
+                    || each(&value, |it| schema_compiles(it, definitions))
             }
             "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
-                each(&value, |it| schema_compiles(it, root)) && !is_empty(&value)
+                each(&value, |it| schema_compiles(it, definitions)) && !is_empty(&value)
             }
             "additionalProperties"
             | "additionalItems"
@@ -62,7 +90,7 @@ fn object_compiles(schema: &Object, root: &Object) -> bool {
             | "if"
             | "then"
             | "else"
-            | "propertyNames" => schema_compiles(&value, root),
+            | "propertyNames" => schema_compiles(&value, definitions),
             "required" => are_strings(&value),
             "enum" => each(&value, |_| true) && !is_empty(&value),
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf"
@@ -78,10 +106,11 @@ fn object_compiles(schema: &Object, root: &Object) -> bool {
     })
 }
 
-fn schema_compiles(value: &Bytes, root: &Object) -> bool {
+fn schema_compiles(value: &Bytes, definitions: &Definitions) -> bool {
     matches!(&**value, b"true" | b"false")
         || value.starts_with(b"{")
-            && Object::parse_again(value.clone()).is_ok_and(|schema| object_compiles(&schema, root))
+            && Object::parse_again(value.clone())
+                .is_ok_and(|schema| object_compiles(&schema, definitions))
 }
 
 fn each(array: &Bytes, fits: impl Fn(&Bytes) -> bool) -> bool {
@@ -108,17 +137,6 @@ fn is_empty(array: &Bytes) -> bool {
 fn is_type(raw: &str) -> bool {
     let types = ["array", "boolean", "integer", "null", "number", "object", "string"];
     json::decode_string(raw).is_some_and(|it| types.contains(&&*it))
-}
-
-/// Whether a reference is to the schema itself or to one of its definitions, by a plain name.
-fn leads_within(reference: &str, root: &Object) -> bool {
-    let Some(path) = reference.strip_prefix("#/") else { return reference == "#" };
-    let Some((group @ ("$defs" | "definitions"), name)) = path.split_once('/') else {
-        return false;
-    };
-    // Whatever an escape or a further step would lead to, few schemas have one.
-    !name.contains(['/', '%', '~'])
-        && root.get_object(group).is_some_and(|definitions| definitions.has(name))
 }
 
 /// Whether a regular expression is one in ECMAScript with the flag `u`, as far as it is known here: without backward

@@ -4,7 +4,7 @@
 //! of the files' names, whichever changed last: so a restart finds what a running library has.
 //! Knows nothing of: time, who asks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -110,6 +110,7 @@ impl Shelf {
 
     /// Logs the problems that were not there in the last reading.
     pub(super) fn log_problems(&self, last: &[Problem]) {
+        let last: HashSet<&Problem> = last.iter().collect();
         for problem in self.problems.iter().filter(|problem| !last.contains(problem)) {
             let outcome = if problem.kept {
                 "keeping the last good version"

@@ -195,8 +195,8 @@ impl Dialect {
         };
         match timeout(PATIENCE, opening).await {
             Ok(Ok(honored)) => {
-                let agreed = |uri: &Arc<str>| honored.iter().any(|it| **it == **uri);
-                let honored = names.into_iter().filter(agreed).collect();
+                let honored: HashSet<Box<str>> = honored.into_iter().collect();
+                let honored = names.into_iter().filter(|uri| honored.contains(&**uri)).collect();
                 Opened::Acknowledged(Listen { honored, end, since })
             }
             Ok(Err(Ok(Answer { outcome: Outcome::Error(error), .. }))) => Opened::Refused(error),
