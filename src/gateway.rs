@@ -43,6 +43,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::older::Form;
 use crate::mcp::revision::Revision;
+use crate::mcp::task::drop_related;
 use crate::mcp::uri::CanonicalUri;
 use crate::pins::{Change, Pins};
 use crate::policy::limits::Permit;
@@ -358,12 +359,14 @@ impl Guest {
         let name = &target.upstream;
         let may_name_a_task = call.method == Method::CallTool || call.method.is_about_a_task();
         let mut dressing = may_name_a_task.then(|| Dressing::new(self, target, &call, about));
-        // Before and after that revision nothing says what it is related to.
-        if let Some(dressing) = &mut dressing
-            && call.caller.revision == Revision::V2025_11_25
-        {
-            dressing.relate(&mut call);
-            call.caller.notes = call.caller.notes.naming(Arc::new(dressing.clone()));
+        match &mut dressing {
+            Some(dressing) if call.caller.revision == Revision::V2025_11_25 => {
+                dressing.relate(&mut call);
+                call.caller.notes = call.caller.notes.naming(Arc::new(dressing.clone()));
+            }
+            // Before and after that revision nothing says what a request is related to. The id may be that of somebody
+            // else's task at the upstream.
+            _ => drop_related(&mut call.params),
         }
         let watch =
             self.generation.sentries.guard.watch(name, call.method, target.kind, &target.key);

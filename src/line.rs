@@ -23,6 +23,8 @@ pub struct Lines {
     growing: Option<Growing>,
     /// How many empty lines were dropped since somebody asked.
     empty: u32,
+    /// How many bytes of a line over the limit were dropped since somebody asked.
+    skipped: usize,
 }
 
 /// A line, or the news that one is not to be had.
@@ -42,7 +44,15 @@ const HEAD_BYTES: usize = 4_096;
 impl Lines {
     /// Cuts lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { held: BytesMut::new(), searched: 0, limit, skipping: false, growing: None, empty: 0 }
+        Self {
+            held: BytesMut::new(),
+            searched: 0,
+            limit,
+            skipping: false,
+            growing: None,
+            empty: 0,
+            skipped: 0,
+        }
     }
 
     /// The same, where a line that is not small counts against a budget until nobody has it any more.
@@ -59,6 +69,11 @@ impl Lines {
     /// How many empty lines were dropped since this was asked last.
     pub fn take_empty(&mut self) -> u32 {
         std::mem::take(&mut self.empty)
+    }
+
+    /// How many bytes of a line over the limit were dropped since this was asked last.
+    pub fn take_skipped(&mut self) -> usize {
+        std::mem::take(&mut self.skipped)
     }
 
     /// The next complete line.
@@ -113,6 +128,7 @@ impl Lines {
     fn wait_for_more(&mut self) -> Option<Line> {
         self.searched = self.held.len();
         if self.skipping {
+            self.skipped += self.held.len();
             self.held.clear();
             self.searched = 0;
             return None;
@@ -185,6 +201,15 @@ mod tests {
         assert_eq!(last(99, b"a\nrest\r"), Some(whole("rest")));
         assert_eq!(last(99, b"a\n"), None);
         assert_eq!(last(4, b"too long"), None);
+    }
+
+    #[test]
+    fn bytes_of_a_line_over_the_limit_are_counted_when_they_are_dropped() {
+        let mut lines = Lines::new(4);
+        lines.buffer().extend_from_slice(b"too long");
+        assert!(matches!(lines.next_line(), Some(Line::TooLong(_))));
+        lines.buffer().extend_from_slice(b" by far");
+        assert_eq!((lines.next_line(), lines.take_skipped(), lines.take_skipped()), (None, 7, 0));
     }
 
     #[test]

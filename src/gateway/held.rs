@@ -73,7 +73,9 @@ pub(super) fn publish(
     kind: Kind,
     snapshot: &Snapshot,
 ) {
-    bulk::run(snapshot.items.len(), || {
+    // Few large definitions take as long as many small ones.
+    let bytes = snapshot.items.iter().map(|item| item.definition.text_bytes()).sum();
+    bulk::run_on_bytes(bytes, || {
         let mut snapshot = snapshot.clone();
         snapshot.items = sentries.pins.screen(name, kind, snapshot.items);
         sentries.guard.publish(name, kind, &mut snapshot.items);

@@ -5,6 +5,7 @@
 //! and any other that cannot be read is an error.
 
 use crate::json::{self, Object};
+use crate::mcp::shape;
 
 /// How many values a completion may have (spec, completion, implementation considerations).
 pub(super) const MAX_VALUES: usize = 100;
@@ -21,6 +22,9 @@ pub(super) fn conform(read: &Object, new: Option<&[u8]>) -> Result<Option<Vec<u8
         None => read.clone(),
     };
     let mut completion = result.get_object("completion").ok_or("`completion` is no object")?;
+    if !shape::is_readable(&completion.to_bytes()) {
+        return Err("`completion` has half a pair of surrogates, or a number that is too large");
+    }
     // Walked, not collected: an array of some megabytes may have millions of values.
     let values = completion.get_elements("values").ok_or("`values` is no array")?;
     let mut count = 0;
@@ -52,8 +56,8 @@ pub(super) fn conform(read: &Object, new: Option<&[u8]>) -> Result<Option<Vec<u8
     Ok(Some(json::on_one_line(result.to_bytes()).to_vec()))
 }
 
-/// Whether a number is whole, however it is written.
+/// Whether a number is whole, however it is written, and one that every reader can count with.
 fn is_whole(raw: &str) -> bool {
-    raw.parse()
-        .is_ok_and(|number: f64| number.is_finite() && number >= 0.0 && number.fract() == 0.0)
+    const MAX: f64 = 9_007_199_254_740_991.0;
+    raw.parse().is_ok_and(|number: f64| (0.0..=MAX).contains(&number) && number.fract() == 0.0)
 }

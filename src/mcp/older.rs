@@ -218,6 +218,8 @@ const PUNCTUATION: [char; 6] = ['[', ']', '{', '}', ',', ':'];
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn object(text: &str) -> Object {
@@ -319,5 +321,20 @@ mod tests {
         let mut bare = object(r#"{"structuredContent":[]}"#);
         assert!(result(&mut bare));
         assert_eq!(bare.to_bytes(), r#"{"content":[{"type":"text","text":"[]"}]}"#);
+    }
+
+    #[test]
+    fn structured_content_is_compared_with_many_blocks_in_linear_time() {
+        let long = "a\\n".repeat(100_000);
+        let blocks = vec![r#"{"type":"text","text":"[x"}"#; 20_000].join(",");
+        for structured in [format!("\"{long}\""), format!("[\"{long}\"]")] {
+            let text = format!(r#"{{"content":[{blocks}],"structuredContent":{structured}}}"#);
+            let mut object = Object::parse_within(text.into(), usize::MAX).expect("an object");
+            let begin = Instant::now();
+            assert!(result(&mut object));
+            assert_eq!(object.get_elements("content").expect("blocks").count(), 20_001);
+            // A quarter of a second; by the product of both lengths it would be minutes.
+            assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+        }
     }
 }

@@ -46,12 +46,8 @@ impl Pattern {
 
 /// All that readers may take a URI for, behind `prefix`, with its loose forms.
 fn spellings(prefix: &str, uri: &CanonicalUri<'_>) -> Vec<(String, Loose)> {
-    let spelled = |spelling| {
-        let text = [prefix, spelling].concat();
-        let loose = Loose::of(&text);
-        (text, loose)
-    };
-    uri.spellings().map(spelled).collect()
+    let loose = uri.loose().iter().map(|loose| loose.behind(prefix));
+    uri.spellings().map(|spelling| [prefix, spelling].concat()).zip(loose).collect()
 }
 
 fn matches(pattern: &str, text: &str) -> bool {
@@ -222,6 +218,19 @@ mod tests {
         check(&["*"], &["u/db:*"], "db://a", false);
         check(&["*"], &["u/db://a/geh\u{e4}lter"], "db://a/GEH%C3%84LTER", false);
         check(&["*"], &["u/https://h:8443/*"], "https://h/a", true);
+        // The one path that many readers drop or add.
+        for (deny, uri) in [
+            ("u/https://h", "https://h/"),
+            ("u/https://h?x=1", "https://h/?x=1"),
+            ("u/https://h", "https://h:8443/?x=1"),
+            ("u/db://secret", "db://secret/"),
+            ("u/db://secret", "db://secret/?q#f"),
+            ("u/db://secret/", "db://secret"),
+            ("u/db://secret/?q", "db://secret?q"),
+        ] {
+            check(&["*"], &[deny], uri, false);
+        }
+        check(&["u/https://h"], &[], "https://h/", false);
     }
 
     #[test]

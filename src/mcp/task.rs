@@ -117,6 +117,11 @@ pub fn rename_related(object: &mut Object, names: &dyn Naming) -> bool {
     change_related(object, |own| names.handle(own))
 }
 
+/// Takes out what `object` says in its `_meta` of a task that it is about.
+pub fn drop_related(object: &mut Object) {
+    change_related(object, |_| None);
+}
+
 /// The other way round, towards the upstream: what is not the handle of a task that the client's request has named is
 /// taken out.
 pub fn restore_related(object: &mut Object, names: &dyn Naming) -> bool {

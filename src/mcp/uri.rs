@@ -14,6 +14,7 @@ mod loose;
 mod readings;
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
@@ -28,8 +29,10 @@ pub struct CanonicalUri<'a> {
     text: &'a str,
     /// What readers may take it for that ignore a part of it; the whole text is the first.
     readings: Vec<Cow<'a, str>>,
-    /// The same without a port, if there is one, and with the path `/`, if there is none.
+    /// The same without a port, if there is one, and with the path `/` or without it, if it has no other.
     others: Vec<String>,
+    /// The loose forms of all of them, made once: the rules of each upstream are compared with them.
+    loose: OnceLock<Vec<Loose>>,
 }
 
 /// Why a URI is not canonical.
@@ -95,7 +98,7 @@ impl<'a> CanonicalUri<'a> {
         check_form(&parts)?;
         readings::check_segments(&parts, &letters)?;
         let (readings, others) = readings::of(text, &parts, &letters);
-        Ok(Self { text, readings, others })
+        Ok(Self { text, readings, others, loose: OnceLock::new() })
     }
 
     /// The URI as it was written.
@@ -109,9 +112,17 @@ impl<'a> CanonicalUri<'a> {
         self.readings.iter().map(|reading| &**reading)
     }
 
-    /// All that no rule may deny: the [`readings`](Self::readings), with and without the port, and with a path.
+    /// All that no rule may deny: the [`readings`](Self::readings), with and without the port, and with and without the path
+    /// `/`.
     pub fn spellings(&self) -> impl Iterator<Item = &str> {
         self.readings().chain(self.others.iter().map(String::as_str))
+    }
+}
+
+impl CanonicalUri<'_> {
+    /// The loose forms of the [`spellings`](Self::spellings), in their order.
+    pub fn loose(&self) -> &[Loose] {
+        self.loose.get_or_init(|| self.spellings().map(Loose::of).collect())
     }
 }
 
@@ -260,9 +271,12 @@ fn escaped(after: &[u8], is_tail: bool) -> Result<u8, NotCanonical> {
 fn check_letters(letters: &[Letter]) -> Result<(), NotCanonical> {
     let others = letters.iter().map(|letter| letter.c).filter(|c| !c.is_ascii());
     for c in others.clone() {
-        // Without a compatibility mapping, and yet a slash where text is brought into a code page.
-        let looks_like_a_slash =
-            matches!(c, '\u{2044}' | '\u{2215}' | '\u{2216}' | '\u{29f5}' | '\u{29f8}');
+        // Without a compatibility mapping, and yet a slash where text is brought into a code page: the last two are
+        // the byte of a backslash in those of Japanese and Korean.
+        let looks_like_a_slash = matches!(
+            c,
+            '\u{2044}' | '\u{2215}' | '\u{2216}' | '\u{29f5}' | '\u{29f8}' | '\u{a5}' | '\u{20a9}'
+        );
         let mut folded = std::iter::once(c).nfkc();
         if is_hidden(c) || looks_like_a_slash || folded.any(|c| matches!(c, '/' | '\\' | '%')) {
             return Err(NotCanonical::Ambiguous(c));

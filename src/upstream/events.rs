@@ -24,6 +24,9 @@ pub(super) struct Events {
     /// What has come and is not parsed yet.
     unparsed: Bytes,
     ready: std::vec::IntoIter<Event>,
+    /// The most that an event may have, and what has come of the present one, at most a piece less.
+    limit: usize,
+    begun_bytes: usize,
     workload: Workload,
     /// Counts what the stream brings that is of no use.
     pub(super) limits: NonsenseLimits,
@@ -50,6 +53,8 @@ impl Events {
             reader: reader.counted(budget),
             unparsed: Bytes::new(),
             ready: Vec::new().into_iter(),
+            limit,
+            begun_bytes: 0,
             workload: Workload::default(),
             limits: NonsenseLimits::default(),
         }
@@ -77,6 +82,12 @@ impl Events {
             let has_begun = self.reader.has_begun();
             if !has_begun || !events.is_empty() {
                 self.body.message_ended(has_begun);
+                self.begun_bytes = 0;
+            } else {
+                self.begun_bytes += piece.len();
+                if self.begun_bytes > self.limit {
+                    self.limits.skipped(piece.len())?;
+                }
             }
             self.ready = events.into_iter();
         }

@@ -26,6 +26,8 @@ const MAX_UNASKED: u32 = 100;
 const MAX_UNATTRIBUTED: u32 = 200_000;
 /// Messages over the limit of their size, and the time in which they are counted.
 const MAX_OVERSIZED: u32 = 2;
+/// So much of one message over the limit counts as a further one.
+const SKIPPED_BYTES: usize = 256 << 20;
 const OVERSIZED_WINDOW: Duration = Duration::from_secs(60);
 
 /// How much of what a server sent is of no use, by the limit that it counts against.
@@ -47,6 +49,8 @@ pub(super) struct NonsenseLimits {
     unasked: Limit,
     unattributed: Limit,
     oversized: Limit,
+    /// Bytes of messages over the limit that were skipped and are not counted yet.
+    skipped_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -75,6 +79,7 @@ impl Default for NonsenseLimits {
             unasked: limit(MAX_UNASKED, "responses to what was never asked"),
             unattributed: limit(MAX_UNATTRIBUTED, "messages that belong to no request"),
             oversized: Limit::new(MAX_OVERSIZED, OVERSIZED_WINDOW, "messages over the limit"),
+            skipped_bytes: 0,
         }
     }
 }
@@ -93,6 +98,16 @@ impl NonsenseLimits {
     /// A message was larger than allowed.
     pub(super) fn oversized(&mut self) -> Result<(), TooMuch> {
         self.oversized.count(1)
+    }
+
+    /// So many bytes of a message over the limit were skipped: one that has no end counts again and again.
+    pub(super) fn skipped(&mut self, bytes: usize) -> Result<(), TooMuch> {
+        self.skipped_bytes += bytes;
+        while self.skipped_bytes >= SKIPPED_BYTES {
+            self.skipped_bytes -= SKIPPED_BYTES;
+            self.oversized()?;
+        }
+        Ok(())
     }
 
     /// A text was read that held messages, of which this is of no use.
@@ -154,6 +169,15 @@ mod tests {
             limits.oversized().expect("within");
         }
         assert!(limits.oversized().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_without_an_end_counts_as_one_over_the_limit_again_and_again() {
+        let mut limits = NonsenseLimits::default();
+        limits.oversized().expect("the first");
+        limits.skipped(SKIPPED_BYTES - 1).expect("a large one");
+        limits.skipped(1).expect("the second");
+        assert!(limits.skipped(SKIPPED_BYTES).is_err());
     }
 
     #[tokio::test(start_paused = true)]

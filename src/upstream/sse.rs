@@ -27,6 +27,7 @@ use super::life::Life;
 use super::nonsense::TooMuch;
 use super::reference::{origin, resolve, same_origin};
 use super::wire::{Answer, Cancel, Failure, Outgoing, Sent, cancelled};
+use crate::budget::Unheld;
 use crate::event_stream::{Cut, Event};
 
 /// How long the first event may take: a server sends it before it has anything to do.
@@ -259,7 +260,11 @@ impl Reader {
         }
         if let Some(Cut { tail, why }) = event.cut {
             self.inbox.refuse(&event.data, &tail, why);
-            return Ok(());
+            return match why {
+                Unheld::TooLarge(_) => limits.oversized(),
+                // Nothing that it could help.
+                Unheld::NoRoom => Ok(()),
+            };
         }
         match self.inbox.take(event.data) {
             Ok(Taken { replies, useless }) => {

@@ -251,7 +251,9 @@ impl Reader {
         while let Ok(1..) = self.stdout.read_buf(self.lines.buffer()).await {
             loop {
                 let line = self.lines.next_line();
-                self.limits.padding(self.lines.take_empty()).map_err(|much| much.to_string())?;
+                let padding = self.limits.padding(self.lines.take_empty());
+                let skipped = self.limits.skipped(self.lines.take_skipped());
+                padding.and(skipped).map_err(|much| much.to_string())?;
                 self.workload.add(match &line {
                     Some(Line::Whole(line)) => line.len(),
                     _ => 0,

@@ -368,3 +368,24 @@ async fn a_trace_context_reaches_an_upstream_only_if_it_is_well_formed() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_id_of_a_task_that_a_request_is_not_known_to_be_about_reaches_no_upstream() {
+    const RELATED: &str = "io.modelcontextprotocol/related-task";
+    everywhere("", hub, async |world, cell| {
+        let client = world.client(cell.client).await;
+        for (method, params, _) in METHODS {
+            let mut params = object(params);
+            params.set("_meta", format!(r#"{{"{RELATED}":{{"taskId":"1"}},"example.org/x":1.0}}"#));
+            client.request(method, &string(params.to_bytes())).await.result();
+            let seen = object(&string(world.upstream("hub").last(method).params));
+            let meta = seen.get_object("_meta").expect("a _meta");
+            assert_eq!(
+                (meta.get("example.org/x"), meta.get(RELATED)),
+                (Some("1.0"), None),
+                "{method}"
+            );
+        }
+    })
+    .await;
+}

@@ -220,6 +220,11 @@ async fn completion_has_at_most_a_hundred_strings() {
             r#"{ "values" : ["\u0041"], "total":1.0}"#.into(),
             Ok(r#"{ "values" : ["\u0041"], "total":1.0}"#.into()),
         ),
+        (r#"{"values":["a"],"total":1e30}"#.into(), Ok(r#"{"values":["a"]}"#.into())),
+        (
+            r#"{"values":["a","\ud800"]}"#.into(),
+            Err("`completion` has half a pair of surrogates, or a number that is too large"),
+        ),
         (r#"{"values":["a",7]}"#.into(), Err("a value is no string")),
         (r#"{"values":"a"}"#.into(), Err("`values` is no array")),
         ("7".into(), Err("`completion` is no object")),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join, join_all};
+use tokio::task::yield_now;
 
 use super::super::answer::Refused;
 use super::super::encode;
@@ -27,6 +28,9 @@ use crate::mcp::revision::Revision;
 use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TaskNews};
 use crate::policy::limits::Permit;
 use crate::rpc::{self, Id};
+
+/// How many resources or tasks of a listen are looked up before other tasks of the thread have their turn.
+const AT_A_TIME: usize = 16;
 
 /// The request that opens it.
 pub(super) const LISTEN: &str = "subscriptions/listen";
@@ -122,12 +126,14 @@ async fn subscribe(
     resources: Vec<Box<str>>,
     tasks: Vec<Box<str>>,
 ) -> Honored {
-    let subscribing = join_all(resources.iter().map(|uri| async {
+    let (guest, subscriptions) = (&guest, &subscriptions);
+    let subscribing = join_all(resources.iter().enumerate().map(|(at, uri)| async move {
+        wait_for_turn(at).await;
         // The listen's own record tells of what it will hear; each resource that it will not has one.
         let guest = guest.recorded(guest.record().another());
         guest.record().of_method(LISTEN);
         let subscribed = match guest.admit_part(uri).await {
-            Ok(permit) => guest.subscribe(&permit, &subscriptions, uri).await,
+            Ok(permit) => guest.subscribe(&permit, subscriptions, uri).await,
             Err(fault) => Err(fault),
         };
         let outcome = match subscribed {
@@ -141,10 +147,11 @@ async fn subscribe(
         guest.record().end(ended(outcome));
         None
     }));
-    let following = join_all(tasks.iter().map(|handle| async {
+    let following = join_all(tasks.iter().enumerate().map(|(at, handle)| async move {
+        wait_for_turn(at).await;
         let guest = guest.recorded(guest.record().another());
         guest.record().of_method(LISTEN);
-        if guest.follow_task(&subscriptions, handle).await {
+        if guest.follow_task(subscriptions, handle).await {
             guest.record().end_if_told(ended(Outcome::Ok));
             return Some(json::quote(handle));
         }
@@ -154,6 +161,13 @@ async fn subscribe(
     }));
     let (resources, tasks) = join(subscribing, following).await;
     [resources, tasks].map(|names| names.into_iter().flatten().collect())
+}
+
+/// Looking up a URI takes time, which other tasks of the thread have to wait: so a few go at a time.
+async fn wait_for_turn(at: usize) {
+    for _ in 0..at / AT_A_TIME {
+        yield_now().await;
+    }
 }
 
 fn ended(outcome: Outcome) -> Ending {

@@ -6,6 +6,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+/// What WHATWG's readers take for a slash in URLs of the web and of files.
+const SLASHES: [char; 2] = ['/', '\\'];
+
 /// Whether every reader takes a text as a URI: it has a scheme, no control characters, and an authority that can be one.
 pub(super) fn is_uri(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else { return false };
@@ -17,14 +20,17 @@ pub(super) fn is_uri(text: &str) -> bool {
     }
     match &*scheme.to_ascii_lowercase() {
         // WHATWG's readers skip any number of slashes of either kind here.
-        "http" | "https" | "ws" | "wss" | "ftp" => is_authority(
-            until(rest.trim_start_matches(['/', '\\']), &['/', '\\', '?', '#']),
-            is_domain,
-        ),
-        "file" => rest.strip_prefix("//").is_none_or(|rest| {
-            let host = until(rest, &['/', '\\', '?', '#']);
-            host.is_empty() || is_drive(host) || is_domain(host)
-        }),
+        "http" | "https" | "ws" | "wss" | "ftp" => {
+            is_authority(until(rest.trim_start_matches(SLASHES), &['/', '\\', '?', '#']), is_domain)
+        }
+        // They take a backslash for a slash here, too.
+        "file" => rest
+            .strip_prefix(SLASHES)
+            .and_then(|rest| rest.strip_prefix(SLASHES))
+            .is_none_or(|rest| {
+                let host = until(rest, &['/', '\\', '?', '#']);
+                host.is_empty() || is_drive(host) || is_domain(host)
+            }),
         _ => rest.strip_prefix("//").is_none_or(|rest| {
             let authority = until(rest, &['/', '?', '#']);
             authority.is_empty() || is_authority(authority, is_opaque_host)

@@ -24,6 +24,12 @@ impl Loose {
         let shape = shape(&letters);
         Self { letters: letters.into(), shape: shape.into() }
     }
+
+    /// The forms of the text behind an upstream's name and a slash, or behind nothing.
+    pub fn behind(&self, prefix: &str) -> Self {
+        let behind = |form: &str| [prefix, form].concat().into();
+        Self { letters: behind(&self.letters), shape: behind(&self.shape) }
+    }
 }
 
 /// Whether some file systems compare names without it.

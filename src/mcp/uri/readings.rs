@@ -6,7 +6,8 @@ use unicode_normalization::UnicodeNormalization;
 
 use super::{Letter, NotCanonical, Parts, host};
 
-/// Refuses segments that some reader resolves or drops: empty ones but for the last, and those of dots and spaces.
+/// Refuses segments that some reader resolves or drops: empty ones but for the last, those of dots and spaces, and in files'
+/// paths those with a colon that is not the first drive's.
 pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<(), NotCanonical> {
     let tail_start = parts.path_start + parts.path.len();
     let tail = letters.partition_point(|letter| letter.at < tail_start);
@@ -14,7 +15,7 @@ pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<()
     let body = path.partition_point(|letter| letter.at < parts.path_start);
     let (authority, path) = path.split_at(body);
     // What reads `db://../x` as a path after `db://` takes the host for a segment.
-    if !authority.is_empty() && vanishes(authority, parts) {
+    if !authority.is_empty() && vanishes(authority) {
         return Err(NotCanonical::Segment);
     }
     // Decoded before it is split, the host would end elsewhere. A port's colon stands there as itself.
@@ -26,6 +27,19 @@ pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<()
     if host.any(|letter| folds_to(letter.c, ends_a_host)) {
         return Err(NotCanonical::Authority);
     }
+    // Windows drops what stands before a drive, and behind a colon it has streams of NTFS.
+    let is_drive = |at: usize| {
+        let mut path = parts.path.bytes();
+        let begins = (path.next(), path.next(), path.next());
+        matches!(begins, (Some(b'/'), Some(letter), Some(b':')) if letter.is_ascii_alphabetic())
+            && at == parts.path_start + 2
+            && path.next().is_none_or(|next| next == b'/')
+    };
+    let mut behind = path.iter().chain(tail).filter(|_| parts.scheme == "file");
+    let colon = behind.find(|it| folds_to(it.c, |c| matches!(c, ':' | '|')) && !is_drive(it.at));
+    if let Some(colon) = colon {
+        return Err(NotCanonical::Ambiguous(colon.c));
+    }
     let path = match path {
         [Letter { c: '/', .. }, rest @ ..] => rest,
         rest => rest,
@@ -33,36 +47,36 @@ pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<()
     let mut segments = path.split(|letter| letter.c == '/').peekable();
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
-        if !(is_last && segment.is_empty()) && vanishes(segment, parts) {
+        if !(is_last && segment.is_empty()) && vanishes(segment) {
             return Err(NotCanonical::Segment);
         }
     }
     // Some readers know no query: for them it is more of the path.
     let separates = |c: char| matches!(c, '/' | '?' | '#' | '&' | '=' | ';');
     let mut pieces = tail.split(|letter| folds_to(letter.c, separates));
-    if pieces.any(|piece| !piece.is_empty() && vanishes(piece, parts)) {
+    if pieces.any(|piece| !piece.is_empty() && vanishes(piece)) {
         return Err(NotCanonical::Segment);
     }
     Ok(())
 }
 
 /// Whether nothing of a segment is left but dots, spaces and parameters.
-fn vanishes(segment: &[Letter], parts: &Parts<'_>) -> bool {
-    let end = segment.iter().position(|letter| folds_to(letter.c, |c| ends_a_name(c, parts)));
+fn vanishes(segment: &[Letter]) -> bool {
+    let end = segment.iter().position(|letter| folds_to(letter.c, ends_a_name));
     let name = segment[..end.unwrap_or(segment.len())].iter().map(|letter| letter.c);
     name.nfkc().all(|c| c == '.' || c.is_whitespace() || super::loose::is_ignored(c))
 }
 
-/// Whether the rest of a segment is not part of the file's name for some readers: parameters, and streams of NTFS.
-fn ends_a_name(c: char, parts: &Parts<'_>) -> bool {
-    c == ';' || c == ':' && parts.scheme == "file"
+/// Whether the rest of a segment are parameters, which for some readers are no part of the name.
+fn ends_a_name(c: char) -> bool {
+    c == ';'
 }
 
 fn folds_to(c: char, is_meant: impl Fn(char) -> bool) -> bool {
     if c.is_ascii() { is_meant(c) } else { std::iter::once(c).nfkc().any(is_meant) }
 }
 
-/// All readings, and what only rules that deny are compared with: all without the port, and with a path.
+/// All readings, and what only rules that deny are compared with: all without the port, and with and without the path `/`.
 pub(super) fn of<'a>(
     text: &'a str,
     parts: &Parts<'_>,
@@ -80,7 +94,7 @@ pub(super) fn of<'a>(
         }
     };
     for end in ends {
-        let bare = without_parameters(&text[..end], parts, letters);
+        let bare = without_parameters(&text[..end], letters);
         for reading in [Cow::Borrowed(&text[..end])].into_iter().chain(bare.map(Cow::Owned)) {
             // `s://host/` is not `s://host`.
             let kept = reading.trim_end_matches('/').len().max(parts.path_start + 1);
@@ -95,24 +109,26 @@ pub(super) fn of<'a>(
         let rest = reading.get(port_start + port.len()..)?;
         Some([&reading[..port_start], rest].concat())
     };
-    let with_port = readings.iter().filter(|_| !port.is_empty());
+    // `s://host` is `s://host/` for readers that know no empty path.
+    let other_root = |reading: &Cow<'_, str>| {
+        let (head, rest) = reading.split_at(parts.path_start);
+        match parts.path {
+            "" => Some([head, "/", rest].concat().into()),
+            "/" => Some([head, &rest[1..]].concat().into()),
+            _ => None,
+        }
+    };
+    let rooted: Vec<Cow<'_, str>> = readings.iter().filter_map(other_root).collect();
+    let with_port = readings.iter().chain(&rooted).filter(|_| !port.is_empty());
     let mut others: Vec<_> = with_port.filter_map(drop_port).collect();
-    if parts.path.is_empty() {
-        // `s://host` is `s://host/` for readers that know no empty path.
-        others.push([&text[..parts.path_start], "/"].concat());
-        others.push([&text[..port_start], "/"].concat());
-    }
+    others.extend(rooted.into_iter().map(Cow::into_owned));
     (readings, others)
 }
 
 /// The URI without what follows a `;` in each segment; `None` where there is none.
-fn without_parameters(text: &str, parts: &Parts<'_>, letters: &[Letter]) -> Option<String> {
+fn without_parameters(text: &str, letters: &[Letter]) -> Option<String> {
     let shown = letters.iter().take_while(|letter| letter.at < text.len());
-    // `C:` is a drive.
-    let drive = parts.path_start + 2;
-    let ends = |letter: &Letter| {
-        folds_to(letter.c, |c| ends_a_name(c, parts) && !(c == ':' && letter.at == drive))
-    };
+    let ends = |letter: &Letter| folds_to(letter.c, ends_a_name);
     shown.clone().any(ends).then(|| {
         let first = letters.first().map_or(text.len(), |letter| letter.at);
         let mut kept = text[..first].to_owned();
