@@ -20,8 +20,9 @@ pub(super) struct Args {
     name: String,
     /// The tool's arguments: a text of the type that the tool's schema names, or ARGUMENT:=JSON.
     ///
-    /// Where the schema names no type, or several, the value is JSON if it is a number, true, false, an
-    /// object or an array, and a text if it is not.
+    /// Where it names no type, the value is JSON if it is a number, true, false, an object or an array, and
+    /// else a text; where it names several, it is JSON if it is of one of them, else a text if that is one
+    /// of them, else an error. `null` is a text wherever a text may stand.
     #[arg(value_name = "ARGUMENT=VALUE", value_parser = given, value_hint = clap::ValueHint::Other)]
     arguments: Vec<Given>,
     /// All arguments as a JSON object, as it is: written here, in a file (@FILE) or on standard input

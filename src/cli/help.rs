@@ -1,9 +1,9 @@
 //! What stands below each command's `--help`: examples, and the exit codes.
 
 pub(super) const WEIR: &str = "\
-Exit codes: 0 done, 2 wrong usage, 3 not authenticated, 4 an upstream cannot be reached, 5 the answer \
-was an error, 6 denied, 74 the output could not be written, 78 wrong configuration, 130 and 143 stopped \
-by a signal.";
+Exit codes: 0 done, 1 something is not as it should be, 2 wrong usage, 3 not authenticated, 4 an upstream \
+cannot be reached, 5 the answer was an error, 6 denied, 74 the output could not be written, 78 wrong \
+configuration, 130 and 143 stopped by a signal.";
 
 pub(super) const SERVE: &str = "\
 Examples:
@@ -132,8 +132,8 @@ Examples:
   weir status --config /etc/weir/weir.toml --json
   weir status > /dev/null && echo all is well
 
-Exit code 0 if it is ready and every upstream is up; 1 if it serves and something needs a look, which is told on \
-standard error; 3 if it does not take the token; 4 if nothing runs there. It is asked over the listener of [admin].";
+Exit code 0 if it is ready and every upstream is up, half-open or asleep; 1 if it serves and something needs a look, \
+which is told on standard error; 3 if it does not take the token; 4 if nothing runs there. It is asked over the listener of [admin].";
 
 pub(super) const HEALTH: &str = "\
 Examples:

@@ -1,7 +1,7 @@
 //! `weir reload`: has the running Weir of a configuration read it again.
 //!
 //! Promise: the exit code says what became of that: 0 the configuration holds, 1 it is refused and the former one holds,
-//! 4 nothing runs there.
+//! 3 it does not take the token, 4 nothing runs there.
 
 use super::content::{lines, shown_json};
 use super::failure::Failure;

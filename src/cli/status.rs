@@ -1,7 +1,7 @@
 //! `weir status`: how the running Weir of a configuration is doing.
 //!
 //! Promise: the exit code says whether all is well, so a script need not read the text: 0 it is, 1 it serves and
-//! something needs a look, 4 nothing serves.
+//! something needs a look, 3 it does not take the token, 4 nothing serves.
 
 mod page;
 
@@ -68,5 +68,28 @@ fn judge(status: &Status) -> Result<(), Failure> {
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(Failure::Differs(wrong.join("; "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::status::Upstream;
+
+    #[test]
+    fn all_is_well_where_each_upstream_is_up_half_open_or_asleep() {
+        for (state, is_well) in [
+            ("up", true),
+            ("half-open", true),
+            ("asleep", true),
+            ("starting", false),
+            ("open", false),
+            ("down", false),
+            ("crash-loop", false),
+        ] {
+            let upstream = Upstream { state: state.to_owned(), ..Upstream::default() };
+            let status = Status { ready: true, upstreams: vec![upstream], ..Status::default() };
+            assert_eq!(judge(&status).is_ok(), is_well, "{state}");
+        }
     }
 }

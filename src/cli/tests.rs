@@ -35,14 +35,14 @@ a failure is still written to standard output: the rest of a list, the report of
 | code | meaning | whose move it is |
 |---|---|---|
 | 0 | done; also where a reader closed the pipe early | |
-| 1 | `pins diff` found something different; `status` and `health`: it is alive, and something is wrong | yours: review it, then `pins approve`; the operator's |
+| 1 | `pins diff` found something different; `status` and `health`: it is alive, and something is wrong; `reload`: it was refused | yours: review it, then `pins approve`; the operator's |
 | 2 | wrong usage: arguments, a name that is not there, or a file of a client's or of `init`'s that cannot be read or written | yours |
-| 3 | not authenticated: `--as` names no client, or one whose keys have expired | yours, or the operator's |
+| 3 | not authenticated: `--as` names no client, or one whose keys have expired; the running Weir does not take the token | yours, or the operator's |
 | 4 | an upstream, the address to listen on, or a running Weir cannot be reached; an upstream is switched off | the operator's |
-| 5 | the answer was an error, or a question that the command line cannot answer | the upstream's |
+| 5 | the answer was an error, or a question that the command line cannot answer; `audit verify`: the log is not whole | the upstream's; the operator's |
 | 6 | denied: the item is there, and the policy hides it from this client | the operator's |
 | 74 | the output could not be written | yours: a full disk |
-| 78 | wrong configuration, or none | the operator's |
+| 78 | wrong configuration, or none; a client's file that is no JSON or TOML, or from which there is nothing to take over | the operator's, or yours |
 | 130, 143 | stopped by Ctrl-C, or by SIGTERM | |
 
 ## Environment
@@ -156,7 +156,7 @@ fn the_page_about_the_command_line_says_what_the_program_says() {
 #[test]
 fn every_exit_code_stands_in_the_help() {
     let help = Cli::command().render_help().to_string();
-    for code in ["0 done", "2 ", "3 ", "4 ", "5 ", "6 ", "74 ", "78 ", "130 ", "143 "] {
+    for code in ["0 done", "1 some", "2 ", "3 ", "4 ", "5 ", "6 ", "74 ", "78 ", "130 ", "143 "] {
         assert!(help.contains(code), "{code}");
         let cell = code.split(' ').next().unwrap_or_default();
         assert!(INTRODUCTION.contains(&format!("| {cell}")) || cell == "143", "{code}");

@@ -210,3 +210,51 @@ pub(super) fn quote(text: &str, max_chars: usize) -> String {
     }
     quoted
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    /// What is logged.
+    #[derive(Clone, Default)]
+    struct Told(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Told {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("whole").extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_too_many_lines_on_standard_error_the_rest_is_counted() {
+        let told = Told::default();
+        let writer = told.clone();
+        let logger = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+        let logger = logger.with_ansi(false).with_writer(move || writer.clone()).finish();
+        let _here = tracing::subscriber::set_default(logger);
+        let (mut child, ours) = tokio::io::duplex(64);
+        let name = "hub".parse().expect("a name");
+        let says = async move {
+            for number in 0..200 {
+                child.write_all(format!("early {number}\n").as_bytes()).await.expect("read");
+            }
+            // On a paused clock: all of it is read before the second is over.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            child.write_all(b"late\n").await.expect("read");
+        };
+        tokio::join!(drain(Box::new(ours), Tail::default(), name), says);
+        let log = String::from_utf8(told.0.lock().expect("whole").clone()).expect("text");
+        let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+        assert_eq!((count("stderr=\"early "), count("stderr=\"late\"")), (50, 1), "{log}");
+        assert_eq!((count("left_out=150"), log.lines().count()), (1, 52), "{log}");
+        assert!(log.lines().all(|line| line.contains("DEBUG")), "{log}");
+    }
+}

@@ -54,6 +54,8 @@ fn a_kept_catalog_is_shown_the_first_call_starts_the_child_and_after_a_while_it_
     assert!(list.contains("hub__t") && !list.contains("weir/partial"), "{list}");
     state(&served, "asleep");
     assert!(!was_started(folder, "hub"));
+    let (code, out, err) = served.weir(&["status"]);
+    assert_eq!((code, &*err), (0, ""), "{out}");
 
     let reply = served.post_about("tools/call", Some("hub__t"));
     assert!(reply.contains("\"content\":[]"), "{reply}");
