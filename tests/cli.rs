@@ -277,6 +277,58 @@ fn without_a_configuration_it_says_where_it_looked() {
 }
 
 #[test]
+fn a_configuration_is_looked_for_in_one_place_after_the_other() {
+    let folder = folder("");
+    let place = |name: &str| folder.path().join(name);
+    let prompts = place("prompts");
+    // Where each stands, and the upstream by which it is told from the others.
+    let places = [
+        ("named.toml", "option"),
+        ("variable.toml", "variable"),
+        ("weir.toml", "beside"),
+        ("xdg/weir/weir.toml", "xdg"),
+        ("home/.config/weir/weir.toml", "home"),
+    ];
+    for (name, upstream) in places {
+        let text = format!("[upstreams.{upstream}]\nprompts_dir = {prompts:?}\n");
+        std::fs::create_dir_all(place(name).parent().expect("a folder")).expect("made");
+        std::fs::write(place(name), text).expect("written");
+    }
+    // All of them are there, and the first one counts; then it is gone, or named no more.
+    for (at, (_, upstream)) in places.into_iter().enumerate() {
+        let mut command = Command::from_std(program());
+        let command = command.arg("list").current_dir(folder.path()).env("HOME", place("home"));
+        let command = command.env_remove("WEIR_CONFIG").env_remove("XDG_CONFIG_HOME");
+        let command = if at == 0 { command.args(["--config", "named.toml"]) } else { command };
+        let command = if at <= 1 { command.env("WEIR_CONFIG", "variable.toml") } else { command };
+        let command = if at <= 3 { command.env("XDG_CONFIG_HOME", place("xdg")) } else { command };
+        if at == 3 {
+            std::fs::remove_file(place("weir.toml")).expect("removed");
+        }
+        let output = command.output().expect("it runs");
+        let out = String::from_utf8(output.stdout).expect("it writes text");
+        let expected = [format!("{upstream}__greeting"), format!("{upstream}__secret-plan")];
+        let names = out.lines().filter_map(|line| line.split_whitespace().next());
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(names.eq(expected), "{upstream}: {out}{err}");
+    }
+}
+
+#[test]
+fn a_list_without_an_upstream_that_cannot_be_reached_is_written_and_exits_with_code_4() {
+    let folder = folder(&format!("{HOUSE}[upstreams.gone]\ncommand = \"/nonexistent/server\"\n"));
+    let (code, out, err) = weir(folder.path(), &["list"]);
+    assert_eq!(code, 4, "{err}");
+    assert!(out.starts_with("house__greeting ") && out.lines().count() == 2, "{out}");
+    assert!(err.contains("the list is not whole") && err.contains("gone"), "{err}");
+    let (code, out, err) = weir(folder.path(), &["list", "--json"]);
+    assert_eq!(code, 4, "{err}");
+    let list = weir::json::Object::parse(out.trim().to_owned()).expect("JSON");
+    assert_eq!(list.get_elements("prompts").expect("a list").count(), 2);
+    assert!(err.contains("\"exit_code\":4"), "{err}");
+}
+
+#[test]
 fn the_demonstration_runs_where_a_configuration_is_set_by_variable() {
     let folder = folder(HOUSE);
     let mut command = Command::from_std(program());

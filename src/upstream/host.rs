@@ -448,6 +448,16 @@ mod tests {
         assert_eq!(child.process.wait().await, "exited with code 3");
     }
 
+    #[tokio::test]
+    async fn a_program_is_started_without_a_shell() {
+        let text = "$(id) `id` $HOME ; id * > x";
+        let args = vec!["%s".into(), text.into()];
+        let printf = Command { program: "printf".into(), args, ..sh("") };
+        let mut child = Host::new().spawn(&printf).expect("printf");
+        assert_eq!(output(&mut child).await, text);
+        assert_eq!(child.process.wait().await, "exited with code 0");
+    }
+
     /// A host for which this looks names up.
     fn knowing<F>(names: impl Fn() -> F + Send + Sync + 'static) -> Host
     where

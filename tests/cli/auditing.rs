@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
+use sha2::{Digest, Sha256};
 
 use super::serving::{line_with, terminate};
 use super::{folder, weir};
@@ -35,6 +36,12 @@ fn serve(folder: &Path) -> (Child, String) {
 
 /// The answer to a modern request.
 fn ask(address: &str, method: &str, params: &str) -> String {
+    ask_as(address, None, method, params)
+}
+
+/// The same with this key.
+fn ask_as(address: &str, key: Option<&str>, method: &str, params: &str) -> String {
+    let shown = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
     let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     let body =
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params}{meta}}}}}"#);
@@ -43,7 +50,7 @@ fn ask(address: &str, method: &str, params: &str) -> String {
     write!(
         stream,
         "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nConnection: close\r\n\
-         MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\nMcp-Name: {name}\r\n\
+         MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\nMcp-Name: {name}\r\n{shown}\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     )
@@ -102,6 +109,39 @@ fn a_log_is_read_in_words_and_checked() {
     let (code, _, err) = weir(folder.path(), &["audit", "verify", "gone", "--json"]);
     assert_eq!(code, 2);
     assert!(err.starts_with("{\"error\":\"gone cannot be read: "), "{err}");
+}
+
+#[test]
+fn the_log_is_followed_for_one_client() {
+    let more = "[auth]\nmode = \"anonymous\"\n[roles.guest]\nprompts.allow = [\"*\"]\n[clients.ann]\n\
+                role = \"guest\"\nkey_sha256 = [\"";
+    let key = "a long and random text that is somebody's key";
+    let hash = Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let folder = folder(&config(&format!("{more}{hash}\"]")));
+    let (weir_itself, address) = serve(folder.path());
+    let prompt = |name: &str| format!(r#""name":"house__{name}","#);
+    ask(&address, "prompts/get", &prompt("first"));
+    let mut command = crate::program();
+    command.args(["audit", "tail", "-f", "--client", "anonymous"]).current_dir(folder.path());
+    let mut tail = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(tail.stdout.take().expect("a pipe")).lines();
+    let mut next = || lines.next().expect("a line").expect("text");
+    // Once this is there, all else is written while the log is followed.
+    let line = next();
+    assert!(line.contains("anonymous  prompts/get  house__first"), "{line}");
+    for number in 0..3 {
+        ask_as(&address, Some(key), "prompts/get", &prompt("hers"));
+        ask(&address, "prompts/get", &prompt(&number.to_string()));
+        let line = next();
+        let expected = format!("anonymous  prompts/get  house__{number}  refused");
+        assert!(line.contains(&expected), "{line}");
+    }
+    terminate(&tail);
+    tail.wait().expect("it ends");
+    stop(weir_itself);
+    let (_, out, _) = weir(folder.path(), &["audit", "tail", "--client", "ann"]);
+    assert_eq!(out.matches("  ann  prompts/get  house__hers  refused").count(), 3, "{out}");
+    assert_eq!(out.lines().count(), 3, "{out}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 
 use super::operating::free_port;
 use super::serving::terminate;
-use super::{HOUSE, folder, script, scripted, serve, weir};
+use super::{HOUSE, folder, script, scripted, serve, was_started, weir};
 
 #[test]
 fn check_reports_each_upstream_and_fails_if_one_cannot_be_used() {
@@ -54,6 +54,37 @@ fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
      WARN the list could not be read; the last one stays upstream=hub kind=tool error=it refuses `tools/list`: no
     weir: 1 of 1 upstreams cannot be used: hub
     ");
+}
+
+#[test]
+fn check_with_json_writes_its_log_as_lines_of_json_before_its_failure() {
+    let folder = folder(&scripted("hub"));
+    let refusal = r#""error":{"code":-32603,"message":"no"}"#;
+    script(folder.path(), "hub", &[("tools/list", refusal)]);
+    let (code, out, err) = weir(folder.path(), &["check", "--json"]);
+    assert_eq!(code, 4, "{err}");
+    let object = |line: &str| weir::json::Object::parse(line.to_owned()).expect(line);
+    assert!(object(out.trim_end()).has("upstreams"), "{out}");
+    let mut lines: Vec<_> = err.lines().map(object).collect();
+    let failure = lines.pop().expect("a failure");
+    assert_eq!(failure.get("exit_code"), Some("4"), "{err}");
+    assert!(!lines.is_empty(), "{err}");
+    for line in &lines {
+        assert_eq!(line.get_string("level").as_deref(), Some("WARN"), "{err}");
+        assert!(line.has("message") && !line.has("exit_code"), "{err}");
+    }
+}
+
+#[test]
+fn check_offline_starts_nothing() {
+    let folder = folder(&scripted("hub"));
+    script(folder.path(), "hub", &[]);
+    for arguments in [&["check", "--offline"][..], &["check", "--offline", "--json"]] {
+        assert_eq!(weir(folder.path(), arguments).0, 0);
+        assert!(!was_started(folder.path(), "hub"), "{arguments:?}");
+    }
+    assert_eq!(weir(folder.path(), &["check"]).0, 0);
+    assert!(was_started(folder.path(), "hub"));
 }
 
 // Providers answer with 400 to every request that holds such a name, and some clients keep one of `a.b` and `a/b`.

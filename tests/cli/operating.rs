@@ -427,6 +427,20 @@ fn where_nothing_runs_it_says_what_to_do() {
     "#);
 }
 
+#[test]
+fn a_token_that_is_not_taken_is_exit_code_3_and_health_needs_none() {
+    let served = Served::start(OPEN);
+    served.wait_for("/readyz", |status, _| status == 200);
+    std::fs::write(served.folder.path().join("state/admin-token"), "x".repeat(43))
+        .expect("written");
+    for arguments in [&["status"][..], &["reload"], &["top", "--once"]] {
+        let (code, out, err) = served.weir(arguments);
+        assert_eq!((code, &*out), (3, ""), "{arguments:?}: {err}");
+        assert!(err.contains("does not take the token"), "{arguments:?}: {err}");
+    }
+    assert_eq!(served.weir(&["health"]), (0, "ready\n".to_owned(), String::new()));
+}
+
 fn folder_without_admin() -> TempDir {
     folder(&format!("[admin]\nenabled = false\n{HOUSE}"))
 }

@@ -207,6 +207,22 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
     write("nonsense = 1\n");
     let (code, _, err) = reload(&[]);
     assert!(code == 1 && err.contains("weir.toml:10:1") && err.contains("former"), "{code} {err}");
+    let post = |shown: &str| {
+        let mut stream = TcpStream::connect(&admin).expect("it listens");
+        let head = format!("POST /reload HTTP/1.1\r\nHost: {admin}\r\n{shown}\r\n");
+        stream.write_all(head.as_bytes()).expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    // The same page for whoever has the token.
+    let token = std::fs::read_to_string(folder.join("state/admin-token")).expect("a token");
+    let shown = format!("Authorization: Bearer {}\r\n", token.trim());
+    let answer = post(&shown);
+    assert!(answer.starts_with("HTTP/1.1 422 ") && answer.contains("weir.toml:10:1"), "{answer}");
+    write("max_body = \"2MiB\"\n");
+    let answer = post(&shown);
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("server changed"), "{answer}");
     write("[protocol]\npage_size = \"${PAGE}\"\n");
     let (code, _, err) = reload(&[]);
     assert!(code == 1 && err.contains("weir.toml:11:"), "{code} {err}");
@@ -393,6 +409,9 @@ fn what_waits_for_a_restart_is_named_and_who_runs_is_found_where_it_listens() {
     put(folder, "weir.toml", &first.replace("\"state\"", "\"elsewhere\""));
     let (code, _, err) = super::weir(folder, &["reload"]);
     assert!(code == 4 && err.contains("`dir` under [state]"), "{code} {err}");
+    served.hang_up();
+    let line = served.says("after a restart");
+    assert!(line.contains("\"key\":\"state\""), "{line}");
     put(folder, "weir.toml", &first);
     assert_eq!(reload(), ["the configuration says the same as before"]);
     let kept = || std::fs::read_dir(folder.join("state")).expect("a folder").count();

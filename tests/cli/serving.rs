@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{folder, runs, script, scripted, serve, weir};
+use super::{HOUSE, folder, runs, script, scripted, serve, weir};
 
 #[test]
 fn serve_refuses_a_network_address_without_keys_unless_told() {
@@ -93,10 +93,43 @@ fn warnings_of_the_configuration_are_lines_of_a_log_that_programs_read() {
 
 /// Starts `weir stdio` with its pipes in our hands.
 fn stdio(folder: &Path) -> Child {
+    stdio_with(folder, &[])
+}
+
+/// The same with these arguments.
+fn stdio_with(folder: &Path, arguments: &[&str]) -> Child {
     let mut command = crate::program();
-    command.arg("stdio").current_dir(folder);
+    command.arg("stdio").args(arguments).current_dir(folder);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("it starts")
+}
+
+#[test]
+fn weir_stdio_as_a_client_lists_what_that_client_may_see_and_no_more() {
+    let folder = folder(HOUSE);
+    let secret = "house__secret-plan";
+    for (arguments, sees_all) in [(&["--as", "visitor"][..], false), (&[], true)] {
+        let mut weir = stdio_with(folder.path(), arguments);
+        let mut input = weir.stdin.take().expect("piped");
+        let mut output = BufReader::new(weir.stdout.take().expect("piped"));
+        let mut ask = |id: u32, method: &str, name: &str| {
+            let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+            writeln!(
+                input,
+                r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{name}{meta}}}}}"#
+            )
+            .expect("it reads");
+            line_with(&mut output, &format!("\"id\":{id}"))
+        };
+        let list = ask(1, "prompts/list", "");
+        assert!(list.contains("\"house__greeting\""), "{list}");
+        assert_eq!(list.contains(secret), sees_all, "{arguments:?}: {list}");
+        let plan = ask(2, "prompts/get", &format!(r#""name":"{secret}","#));
+        assert_eq!(plan.contains("Psst"), sees_all, "{arguments:?}: {plan}");
+        assert_eq!(plan.contains("-32602"), !sees_all, "{arguments:?}: {plan}");
+        drop(input);
+        assert!(weir.wait().expect("it ends").success());
+    }
 }
 
 pub(super) fn terminate(child: &Child) {

@@ -101,3 +101,15 @@ fn the_last_line_of_standard_input_is_read_without_its_line_end() {
         assert!(out.contains(expected) && output.status.success(), "{said}: {out}");
     }
 }
+
+#[test]
+fn each_signal_that_means_stop_ends_weir_with_success() {
+    let folder = folder(&format!("{SERVED}[upstreams.house]\nprompts_dir = \"prompts\"\n"));
+    for signal in [Signal::TERM, Signal::INT, Signal::QUIT] {
+        let (mut weir, log, _) = serve(folder.path());
+        send(Pid::from_child(&weir), signal);
+        let rest = std::thread::spawn(move || log.count());
+        assert!(weir.wait().expect("it ends").success(), "{signal:?}");
+        rest.join().expect("read");
+    }
+}

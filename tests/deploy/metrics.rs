@@ -227,6 +227,21 @@ fn a_strict_parser_reads_the_metrics_and_the_board_and_the_alerts_ask_for_those_
         assert!(family.unit.is_empty() || name.ends_with(&format!("_{}", family.unit)), "{name}");
         assert!(!family.samples.is_empty(), "{name} has no series after all that traffic");
     }
+    for name in [
+        "upstream_up",
+        "upstream_in_flight",
+        "upstream_waiting",
+        "upstream_items",
+        "upstream_restarts",
+        "upstream_calls",
+        "upstream_call_duration_seconds",
+        "guard_findings",
+        "connections",
+        "sessions",
+        "streams",
+    ] {
+        assert!(families.contains_key(&format!("weir_{name}")), "{name}");
+    }
     // The names, units and labels of OpenTelemetry's conventions for MCP, as Prometheus writes them.
     for name in [
         "mcp_server_operation_duration_seconds",

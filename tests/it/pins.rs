@@ -187,3 +187,32 @@ async fn no_sequence_of_edits_shows_what_was_not_approved() {
         world.close().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_that_changes_only_in_what_is_redacted_is_held_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lock = folder.path().join("weir.lock");
+    let config = config("enforce", &lock) + "redact = { key = \"AKIA[A-Z]{4}\" }\n";
+    let saying = |key: &str| {
+        definition(Kind::Prompt, "a").replacen('{', &format!(r#"{{"description":"{key}","#), 1)
+    };
+    let script = |side| {
+        vec![("hub", Script::new(side).raw(Kind::Prompt, &saying("AKIAABCD")).prompts(&["b"]))]
+    };
+    everywhere(&config, script, async |world, cell| {
+        let client = world.client(cell.client).await;
+        assert_eq!(reachable(&client).await, ["hub__a", "hub__b"]);
+        let page = client.page(Kind::Prompt, None).await;
+        let listed = page.get("prompts").expect("a list");
+        assert!(listed.contains("\"[redacted:key]\"") && !listed.contains("AKIA"), "{listed}");
+        let other = saying("AKIAWXYZ");
+        world.upstream("hub").change(Kind::Prompt, |list| list[0] = other).await;
+        pass(SOON).await;
+        assert_eq!(reachable(&client).await, ["hub__b"]);
+        let same = saying("AKIAABCD");
+        world.upstream("hub").change(Kind::Prompt, |list| list[0] = same).await;
+        pass(SOON).await;
+        assert_eq!(reachable(&client).await, ["hub__a", "hub__b"]);
+    })
+    .await;
+}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weir::rpc::{Id, write_request};
 
 use crate::cell::{
     CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side,
@@ -139,6 +140,45 @@ async fn what_is_cancelled_while_it_waits_for_its_turn_is_never_sent() {
         let (exchange, last) = (call(&client), held.next().await);
         last.result(DONE);
         assert!(exchange.reply().await.outcome.is_ok(), "{side}: the cancelled one was not sent");
+        drop((held, client));
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_http_who_has_too_much_under_way_gets_status_429_with_a_time_to_wait() {
+    for side in [MODERN_HTTP, LEGACY_HTTP] {
+        let world = start().await;
+        let client = world.client_as("ann", side).await;
+        let mut held = world.upstream("hub").hold("tools/call");
+        let mut under_way = Vec::new();
+        for _ in 0..2 {
+            under_way.push((call(&client), held.next().await));
+        }
+        let post = || {
+            let params = client.dressed(&named("hub__a"));
+            let headers = client.http().headers("tools/call", &params);
+            let message = write_request(&Id::from(77), "tools/call", params.as_bytes());
+            client.http().post(message, &headers).whole()
+        };
+        // One waits for a second, and the next one finds no place to wait.
+        let begin = Instant::now();
+        let (late, at_once) = tokio::join!(post(), async {
+            settle().await;
+            let reply = post().await;
+            assert!(begin.elapsed() < Duration::from_millis(10), "{side}");
+            reply
+        });
+        assert!(begin.elapsed() >= Duration::from_millis(990), "{side}");
+        for reply in [at_once, late] {
+            assert_eq!((reply.status, reply.code()), (429, 4290), "{side}");
+            let seconds = reply.headers["retry-after"].to_str().ok().and_then(|it| it.parse().ok());
+            assert!(seconds.is_some_and(|seconds: u32| seconds > 0), "{side}: {reply:?}");
+        }
+        for (exchange, call) in under_way {
+            call.result(DONE);
+            assert!(exchange.reply().await.outcome.is_ok(), "{side}");
+        }
         drop((held, client));
         world.close().await;
     }

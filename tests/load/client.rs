@@ -22,6 +22,8 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
+    /// Whether it has `Retry-After`.
+    says_when: bool,
     pub(crate) body: String,
 }
 
@@ -130,7 +132,8 @@ impl Client {
             }
             None => self.chunks().await?,
         };
-        Ok(Reply { status, body: String::from_utf8(body).expect("text") })
+        let says_when = lower.contains("\r\nretry-after: ");
+        Ok(Reply { status, says_when, body: String::from_utf8(body).expect("text") })
     }
 
     async fn chunks(&mut self) -> io::Result<Vec<u8>> {
@@ -168,5 +171,6 @@ fn judge(nonce: u64, reply: &Reply) -> Outcome {
         return Outcome::Answered;
     }
     assert!(reply.body.contains("\"error\""), "{nonce} hears {reply:?}");
-    Outcome::Refused(format!("{} {}", reply.status, reply.body))
+    let when = if reply.says_when { ", with Retry-After" } else { "" };
+    Outcome::Refused(format!("{} {}{when}", reply.status, reply.body))
 }

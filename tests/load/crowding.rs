@@ -155,6 +155,7 @@ async fn f72_f97_bodies_beyond_the_budget_get_503_and_small_ones_are_served() {
             Outcome::Answered => answered += 1,
             Outcome::Refused(how) => {
                 assert!(how.starts_with("503 ") && how.contains("try again"), "{how}");
+                assert!(how.ends_with(", with Retry-After"), "{how}");
                 refused += 1;
             }
             other => panic!("{other:?}"),

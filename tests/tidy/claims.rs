@@ -12,15 +12,15 @@ const CLAIMS: &str = "tests/claims.toml";
 
 /// How many statements of these documents are shown at least: one that is taken out of the table is missed.
 const SHOWN: [(&str, usize); 9] = [
-    ("README.md", 181),
-    ("SECURITY.md", 100),
+    ("README.md", 188),
+    ("SECURITY.md", 104),
     ("deploy/README.md", 19),
-    ("docs/cli.md", 108),
+    ("docs/cli.md", 126),
     ("docs/identity-providers.md", 52),
     ("docs/limits.md", 17),
     ("docs/prompt-library.md", 72),
     ("docs/reliability.md", 2),
-    ("docs/resource-uris.md", 40),
+    ("docs/resource-uris.md", 41),
 ];
 
 #[derive(Deserialize)]

@@ -1,6 +1,7 @@
 //! Questions where each client has a connection to the upstream of its own.
 
 use super::*;
+use crate::cell::{MODERN_HTTP, UPSTREAMS};
 use crate::upstream::Cancelled;
 
 const OWN: &str = "[upstreams.hub]\nsharing = \"client\"\n";
@@ -148,4 +149,29 @@ async fn a_call_that_is_answered_while_another_one_waits_does_not_end_that_one()
         talk.end(call, upstream).await;
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn modern_clients_over_http_are_one_client_under_one_name_and_one_without_a_key() {
+    let config = format!(
+        "{OWN}[auth]\nmode = \"anonymous\"\n[roles.ann]\ntools.allow = [\"*\"]\n[roles.bob]\ntools.allow = [\"*\"]\n"
+    );
+    for upstream in UPSTREAMS.into_iter().filter(|side| !side.is_modern()) {
+        let world = World::start(hub(upstream), &config).await;
+        let hub = world.upstream("hub");
+        assert_eq!(hub.count("initialize"), 1, "{upstream}: the kept one");
+        // Whether somebody shows a key, and how many there are by then, the kept one included.
+        for (name, expected) in [(Some("ann"), 2), (Some("bob"), 3), (None, 4)] {
+            for _ in 0..2 {
+                let client = match name {
+                    Some(name) => world.client_as(name, MODERN_HTTP).await,
+                    None => world.client(MODERN_HTTP).await,
+                };
+                let reply = client.call_tool("hub__a").await;
+                assert!(reply.outcome.is_ok(), "{upstream}: {reply:?}");
+                assert_eq!(hub.count("initialize"), expected, "{upstream}: {name:?}");
+            }
+        }
+        world.close().await;
+    }
 }
