@@ -261,7 +261,8 @@ impl Reader {
         if let Some(Cut { tail, why }) = event.cut {
             self.inbox.refuse(&event.data, &tail, why);
             return match why {
-                Unheld::TooLarge(_) => limits.oversized(),
+                // A large result now and then costs no more than its call; many of them are a flood.
+                Unheld::TooLarge(limit) => limits.skipped(limit),
                 // Nothing that it could help.
                 Unheld::NoRoom => Ok(()),
             };

@@ -30,7 +30,7 @@ struct Case {
     may_read: fn(&str) -> bool,
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 5] = [
     Case {
         allow: &["hub/file:///pub/*", "hub/db://pub/*", "hub/https://h/pub/*", "hub/note:pub/*"],
         deny: &[],
@@ -73,15 +73,25 @@ const CASES: [Case; 4] = [
             !claim.ends_with(".key") && !claim.contains("/my geh\u{e4}lter/")
         },
     },
+    Case {
+        allow: &["*"],
+        deny: &["hub/https://h", "hub/db://secret"],
+        may_read: |claim| !["https:/h", "db:/secret"].contains(&&*claim.to_lowercase()),
+    },
 ];
 
 /// What the spellings are made of.
-const BASES: [&str; 24] = [
+const BASES: [&str; 29] = [
     "file:///pub/a.txt",
     "file:///pub/../secret/b.txt",
     "file:///pub/./a.txt",
     "file:///secret/b.txt",
     "file:///C:/secret/b.txt",
+    "file:///pub/C:/secret/b.txt",
+    "file:///pubC:/secret/b.txt",
+    "https://h/",
+    "db://secret",
+    "db://secret/",
     "file:///pub/b.key",
     "file:///pub/my%20geh%C3%A4lter/a.txt",
     "file:///pub/my+geh%C3%84lter/a.txt",

@@ -8,6 +8,7 @@ normalized. Knows nothing of Weir.
 import json
 import ntpath
 import posixpath
+import re
 import sys
 import unicodedata
 import urllib.parse
@@ -52,6 +53,12 @@ def windows(path):
     return "/".join(part if ntpath.splitdrive(part)[0] else part.partition(":")[0] for part in parts)
 
 
+def drive(path):
+    """Joined to a folder, a path of Windows is the part that begins with its last drive, as in `url2pathname` there."""
+    found = re.search(r"[A-Za-z][:|](?=/[^:|]*$)", path.replace("\\", "/"))
+    return path[found.start() :].replace("|", ":", 1) if found else path
+
+
 def tomcat(path):
     return "/".join(part.partition(";")[0] for part in path.split("/"))
 
@@ -88,7 +95,8 @@ def claims(uri):
         except ValueError:
             continue  # It refuses the URI.
     read = {(scheme, read(host), read(path)) for scheme, host, path in parts for read in PATHS}
-    read |= {(scheme, host, windows(unquote(path))) for scheme, host, path in parts if scheme == "file"}
+    files = [(scheme, host, unquote(path)) for scheme, host, path in parts if scheme == "file"]
+    read |= {(scheme, host, read(path)) for scheme, host, path in files for read in (windows, drive)}
     return sorted({claim(*one) for one in read})
 
 
