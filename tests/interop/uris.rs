@@ -336,7 +336,7 @@ async fn a_uri_that_any_reader_takes_for_what_a_role_may_not_read_is_not_routed(
                 }
             }
         }
-        assert!(routed > 50 && kept > 300, "{:?}: {routed} routed, {kept} kept", case.allow);
+        assert!(routed > 50 && kept > 100, "{:?}: {routed} routed, {kept} kept", case.allow);
     }
     let shown = problems.iter().take(40).cloned().collect::<Vec<_>>().join("\n");
     assert!(problems.is_empty(), "{} problems:\n{shown}", problems.len());

@@ -111,12 +111,16 @@ pub(super) fn of<'a>(
     };
     // `s://host` is `s://host/` for readers that know no empty path.
     let other_root = |reading: &Cow<'_, str>| {
-        let (head, rest) = reading.split_at(parts.path_start);
-        match parts.path {
-            "" => Some([head, "/", rest].concat().into()),
-            "/" => Some([head, &rest[1..]].concat().into()),
-            _ => None,
-        }
+        let host = parts.scheme.len() + 3;
+        let rest = reading.get(host..).filter(|_| parts.authority.is_some())?;
+        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let head = &reading[..host + authority.len()];
+        let other = match path.strip_prefix('/') {
+            None => [head, "/", path].concat(),
+            Some(tail) if tail.is_empty() || tail.starts_with(['?', '#']) => [head, tail].concat(),
+            Some(_) => return None,
+        };
+        Some(Cow::from(other))
     };
     let rooted: Vec<Cow<'_, str>> = readings.iter().filter_map(other_root).collect();
     let with_port = readings.iter().chain(&rooted).filter(|_| !port.is_empty());

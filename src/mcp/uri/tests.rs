@@ -48,6 +48,8 @@ fn readers_that_ignore_a_part_have_readings_of_their_own() {
     check("s://h/a;x/b%3By", Ok(&["s://h/a;x/b%3By", "s://h/a/b"]));
     check("s://h:1/a/", Ok(&["s://h:1/a/", "s://h:1/a", "s://h/a/", "s://h/a"]));
     check("s://h/", Ok(&["s://h/", "s://h"]));
+    check("db://p;xyz/1", Ok(&["db://p;xyz/1", "db://p/1"]));
+    check("db://p;xyz/", Ok(&["db://p;xyz/", "db://p/", "db://p;xyz", "db://p"]));
     check(
         "s://h:1/?q",
         Ok(&[
