@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -34,8 +34,8 @@ use crate::mcp::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 pub use digest::{BadDigest, Digest};
-use lock::place_of;
 pub use lock::{BadLock, Lock, PINNED, Pinned};
+use lock::{Stamp, place_of, stamp};
 pub use state::Change;
 use state::Listed;
 
@@ -311,7 +311,7 @@ impl Pins {
         let is_meant = |it: &Difference| {
             it.upstream == *upstream
                 && item.is_none_or(|item| {
-                    it.kind.is_some() && (it.key == item || was(it) == Some(item))
+                    it.kind.is_some() && (it.key == item || it.change.former_name() == Some(item))
                 })
         };
         // Under one guard: no list comes between what is told and what is approved.
@@ -458,27 +458,6 @@ impl Pins {
     fn lock(&self) -> MutexGuard<'_, State> {
         bulk::lock(&self.state)
     }
-}
-
-/// The name that an item had.
-fn was(difference: &Difference) -> Option<&str> {
-    match &difference.change {
-        Change::Renamed(was) => Some(was),
-        _ => None,
-    }
-}
-
-/// What tells a file from what it was: when it was written, its size, and which it is: a file that is replaced is another,
-/// however soon and alike.
-type Stamp = (SystemTime, u64, u64);
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let about = std::fs::metadata(path).ok()?;
-    #[cfg(unix)]
-    let number = std::os::unix::fs::MetadataExt::ino(&about);
-    #[cfg(not(unix))]
-    let number = 0;
-    Some((about.modified().ok()?, about.len(), number))
 }
 
 /// What was found, in short; nothing is nothing.

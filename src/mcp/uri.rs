@@ -107,7 +107,7 @@ impl<'a> CanonicalUri<'a> {
     }
 
     /// What it is for readers that ignore the fragment, the query, parameters (`;x`) or slashes at the end. The first is the
-    /// whole URI; there are at most twelve. A rule must allow each of them.
+    /// whole URI; there are at most twenty. A rule must allow each of them.
     pub fn readings(&self) -> impl Iterator<Item = &str> {
         self.readings.iter().map(|reading| &**reading)
     }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::digest::Digest;
 use crate::mcp::kind::Kind;
@@ -191,6 +192,19 @@ const HEADER: &str = "\
 # The definitions that were approved, each by the hash of all that its server says of it.
 # Written by Weir. `weir pins diff` shows what is different now, `weir pins approve` accepts it.
 ";
+
+/// What tells a file from what it was: when it was written, its size, and which it is: a file that is replaced is another,
+/// however soon and alike.
+pub(super) type Stamp = (SystemTime, u64, u64);
+
+pub(super) fn stamp(path: &Path) -> Option<Stamp> {
+    let about = std::fs::metadata(path).ok()?;
+    #[cfg(unix)]
+    let number = std::os::unix::fs::MetadataExt::ino(&about);
+    #[cfg(not(unix))]
+    let number = 0;
+    Some((about.modified().ok()?, about.len(), number))
+}
 
 #[cfg(test)]
 mod tests {

@@ -37,6 +37,16 @@ pub enum Change {
     Renamed(String),
 }
 
+impl Change {
+    /// The name that the item had, if it was renamed.
+    pub(super) fn former_name(&self) -> Option<&str> {
+        match self {
+            Self::Renamed(was) => Some(was),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -62,7 +62,9 @@ pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<()
 
 /// Whether nothing of a segment is left but dots, spaces and parameters.
 fn vanishes(segment: &[Letter]) -> bool {
-    let end = segment.iter().position(|letter| folds_to(letter.c, ends_a_name));
+    // Decoded before it is split, a path ends at these two.
+    let ends = |c: char| ends_a_name(c) || matches!(c, '?' | '#');
+    let end = segment.iter().position(|letter| folds_to(letter.c, ends));
     let name = segment[..end.unwrap_or(segment.len())].iter().map(|letter| letter.c);
     name.nfkc().all(|c| c == '.' || c.is_whitespace() || super::loose::is_ignored(c))
 }
@@ -86,7 +88,11 @@ pub(super) fn of<'a>(
         let found = letters.iter().find(|letter| folds_to(letter.c, is_meant));
         found.map_or(text.len(), |letter| letter.at)
     };
-    let ends = [text.len(), first(|c| c == '#'), first(|c| matches!(c, '?' | '#'))];
+    // As they stand, and where the text is decoded before it is split.
+    let fragment = text.len() - parts.fragment.len();
+    let query = fragment - parts.query.len();
+    let ends =
+        [text.len(), fragment, first(|c| c == '#'), query, first(|c| matches!(c, '?' | '#'))];
     let mut readings = Vec::with_capacity(2);
     let mut add = |reading: Cow<'a, str>| {
         if !readings.contains(&reading) {
