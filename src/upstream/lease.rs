@@ -304,7 +304,8 @@ mod tests {
                 (response.is_ok(), lease.is_closed(), lease.is_flooded())
             };
             let serve = async {
-                server.read(&mut [0; 1_024]).await.expect("a request");
+                let read = server.read(&mut [0; 1_024]).await.expect("a request");
+                assert!(read > 0);
                 // It breaks where the client has enough.
                 let _ = server.write_all(said.as_bytes()).await;
             };
