@@ -7,6 +7,7 @@
 //! it: what is left ends with an error. After a second one upstreams get no more patience.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::Signal as Number;
@@ -23,6 +24,8 @@ pub(super) struct Signals {
     quit: Signal,
     /// Stopping was told twice.
     is_urgent: bool,
+    /// One that came while something was finished first; it counts as coming next.
+    came: Option<u8>,
 }
 
 impl Signals {
@@ -37,6 +40,7 @@ impl Signals {
             interrupt: listen(SignalKind::interrupt())?,
             quit: listen(SignalKind::quit())?,
             is_urgent: false,
+            came: None,
         })
     }
 
@@ -106,20 +110,32 @@ impl Signals {
         }
     }
 
-    /// Does something that may block, on a thread of its own; given up as soon as a signal says stop.
+    /// Does something that may block, on a thread of its own; given up soon after a signal says stop. What is finished until
+    /// then is not thrown away: it may have started processes, which have to be ended in order.
     pub(super) async fn end_blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let done = tokio::task::spawn_blocking(work);
-        let done = async {
+        let mut done = pin!(async {
             done.await.unwrap_or_else(|broken| Err(Failure::Unreachable(broken.to_string())))
+        });
+        let number = tokio::select! {
+            biased;
+            done = &mut done => return done,
+            number = self.next() => number,
         };
-        self.end(done).await
+        let done = tokio::time::timeout(FINISHED_SOON, done).await;
+        let done = done.map_err(|_| Failure::Stopped(number))??;
+        self.came = Some(number);
+        Ok(done)
     }
 
     /// Waits for the next one, and returns its number.
     pub(super) async fn next(&mut self) -> u8 {
+        if let Some(number) = self.came.take() {
+            return number;
+        }
         tokio::select! {
             _ = self.terminate.recv() => 15,
             _ = self.interrupt.recv() => 2,
@@ -127,6 +143,9 @@ impl Signals {
         }
     }
 }
+
+/// How long something that blocks is waited for once a signal has said stop.
+const FINISHED_SOON: Duration = Duration::from_secs(1);
 
 /// The signals that change nothing. A log file that was moved away is opened anew without one; a file that has reached
 /// the limit of its size (SIGXFSZ) is a failed write. Handled, not ignored: children start with the usual actions.
