@@ -132,8 +132,8 @@ Examples:
   weir status --config /etc/weir/weir.toml --json
   weir status > /dev/null && echo all is well
 
-Exit code 0 if it is ready and every upstream is up, half-open or asleep; 1 if it serves and something needs a look, \
-which is told on standard error; 3 if it does not take the token; 4 if nothing runs there. It is asked over the listener of [admin].";
+Exit code 0 if it is ready and every upstream is up, half-open or asleep; 1 if it serves and something is wrong, with \
+the reason on standard error; 3 if it does not take the token; 4 if nothing runs there. It is asked over the listener of [admin].";
 
 pub(super) const HEALTH: &str = "\
 Examples:

@@ -1,7 +1,7 @@
 //! `weir status`: how the running Weir of a configuration is doing.
 //!
 //! Promise: the exit code says whether all is well, so a script need not read the text: 0 it is, 1 it serves and
-//! something needs a look, 3 it does not take the token, 4 nothing serves.
+//! something is wrong, 3 it does not take the token, 4 nothing serves.
 
 mod page;
 

@@ -48,8 +48,8 @@ pub(super) fn check(
     if let Some(name) = required.find(|name| !arguments.has(name)) {
         return Err(BadArguments::Missing(name.into()));
     }
-    for name in arguments.keys() {
-        let raw = arguments.get(name).unwrap_or_default();
+    for (name, raw) in arguments.members() {
+        let raw = std::str::from_utf8(&raw).unwrap_or_default();
         let value = raw.starts_with('"').then_some(raw);
         let value = value.ok_or_else(|| BadArguments::NoString(short(name)))?;
         // Escapes only make a text longer: most are short enough as they stand.

@@ -156,8 +156,8 @@ impl Settings {
     /// Reads a member that is an object of objects, as far as it is within bounds.
     fn read(declared: &Object, member: &str) -> Self {
         let object = declared.get_object(member).unwrap_or_default();
-        let named = object.keys().filter_map(|name| {
-            let settings = object.get_object(name)?.to_bytes();
+        let named = object.members().filter_map(|(name, settings)| {
+            let settings = Object::parse_again(settings).ok()?.to_bytes();
             let is_small = name.len() <= MAX_NAME_BYTES && settings.len() <= MAX_SETTINGS_BYTES;
             // They stand in the first reply to each client.
             let fits = is_small && shape::is_readable(&settings);

@@ -104,15 +104,16 @@ impl Mirror {
             }
             self.mark(&schema, path)?;
         }
-        for key in schema.keys().filter(|key| *key != MARK && !VALUES.contains(key)) {
-            let Some(value) = schema.get_bytes(key) else { continue };
+        for (key, value) in schema.members() {
+            if key == MARK || VALUES.contains(&key) {
+                continue;
+            }
             if key != "properties" {
                 self.schema(&value, path, false)?;
                 continue;
             }
             let properties = Object::parse_within(value, usize::MAX).unwrap_or_default();
-            for name in properties.keys() {
-                let Some(property) = properties.get_bytes(name) else { continue };
+            for (name, property) in properties.members() {
                 path.push(name.into());
                 self.schema(&property, path, reachable)?;
                 path.pop();

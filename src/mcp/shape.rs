@@ -269,8 +269,7 @@ impl Shape {
     fn fit_members(&self, value: &Bytes) -> Result<Option<Bytes>, BadShape> {
         let mut object = object(value)?;
         let mut new = Vec::new();
-        for name in object.keys() {
-            let value = object.get_bytes(name).unwrap_or_default();
+        for (name, value) in object.members() {
             let fitted = self.fit(&value).map_err(BadShape::in_element)?;
             new.extend(fitted.map(|value| (name.to_owned(), value)));
         }

@@ -117,9 +117,7 @@ impl<'a> CanonicalUri<'a> {
     pub fn spellings(&self) -> impl Iterator<Item = &str> {
         self.readings().chain(self.others.iter().map(String::as_str))
     }
-}
 
-impl CanonicalUri<'_> {
     /// The loose forms of the [`spellings`](Self::spellings), in their order.
     pub fn loose(&self) -> &[Loose] {
         self.loose.get_or_init(|| self.spellings().map(Loose::of).collect())

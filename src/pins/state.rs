@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
+use bytes::Bytes;
+
 use super::digest::Digest;
 use crate::json;
 use crate::mcp::item::Item;
@@ -86,8 +88,8 @@ pub(super) fn digest(item: &Item, listed: &Listed, hasher: &RandomState) -> Dige
 }
 
 fn members(item: &Item, hasher: &RandomState) -> Box<[(Box<str>, u64)]> {
-    let of = |key: &str| (key.into(), hasher.hash_one(item.definition.get(key)));
-    item.definition.keys().take(MAX_MEMBERS).map(of).collect()
+    let of = |(key, value): (&str, Bytes)| (key.into(), hasher.hash_one(value));
+    item.definition.members().take(MAX_MEMBERS).map(of).collect()
 }
 
 /// What is different, by the item's own name. `was` is what stood in the place of what was approved, if that is

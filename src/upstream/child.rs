@@ -213,32 +213,16 @@ pub(super) fn quote(text: &str, max_chars: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::io::{self, Seek};
 
     use super::*;
     use tokio::io::AsyncWriteExt;
 
-    /// What is logged.
-    #[derive(Clone, Default)]
-    struct Told(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Told {
-        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("whole").extend_from_slice(text);
-            Ok(text.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn of_too_many_lines_on_standard_error_the_rest_is_counted() {
-        let told = Told::default();
-        let writer = told.clone();
+        let logged = Arc::new(tempfile::tempfile().expect("a file"));
         let logger = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
-        let logger = logger.with_ansi(false).with_writer(move || writer.clone()).finish();
+        let logger = logger.with_ansi(false).with_writer(Arc::clone(&logged)).finish();
         let _here = tracing::subscriber::set_default(logger);
         let (mut child, ours) = tokio::io::duplex(64);
         let name = "hub".parse().expect("a name");
@@ -251,7 +235,8 @@ mod tests {
             child.write_all(b"late\n").await.expect("read");
         };
         tokio::join!(drain(Box::new(ours), Tail::default(), name), says);
-        let log = String::from_utf8(told.0.lock().expect("whole").clone()).expect("text");
+        (&*logged).rewind().expect("a file");
+        let log = io::read_to_string(&*logged).expect("text");
         let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
         assert_eq!((count("stderr=\"early "), count("stderr=\"late\"")), (50, 1), "{log}");
         assert_eq!((count("left_out=150"), log.lines().count()), (1, 52), "{log}");

@@ -13,8 +13,8 @@ use hyper::header::CONTENT_TYPE;
 use super::nonsense::NonsenseLimits;
 use super::pool::Arrival;
 use super::wire::Failure;
-use crate::budget::Budget;
-use crate::event_stream::{Event, Reader};
+use crate::budget::{Budget, Unheld};
+use crate::event_stream::{Cut, Event, Reader};
 use crate::fairness::{PIECE_BYTES, Workload};
 
 /// The events of one response.
@@ -66,6 +66,11 @@ impl Events {
             self.workload.yield_if_due().await;
             if let Some(event) = self.ready.next() {
                 self.workload.add(0);
+                // A large event now and then costs no more than its call; many of them are a flood. One for which there
+                // is no room is not the server's fault.
+                if let Some(Cut { why: Unheld::TooLarge(limit), .. }) = event.cut {
+                    self.limits.skipped(limit)?;
+                }
                 return Ok(Some(event));
             }
             if self.unparsed.is_empty() {

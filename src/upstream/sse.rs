@@ -27,7 +27,6 @@ use super::life::Life;
 use super::nonsense::TooMuch;
 use super::reference::{origin, resolve, same_origin};
 use super::wire::{Answer, Cancel, Failure, Outgoing, Sent, cancelled};
-use crate::budget::Unheld;
 use crate::event_stream::{Cut, Event};
 
 /// How long the first event may take: a server sends it before it has anything to do.
@@ -260,12 +259,7 @@ impl Reader {
         }
         if let Some(Cut { tail, why }) = event.cut {
             self.inbox.refuse(&event.data, &tail, why);
-            return match why {
-                // A large result now and then costs no more than its call; many of them are a flood.
-                Unheld::TooLarge(limit) => limits.skipped(limit),
-                // Nothing that it could help.
-                Unheld::NoRoom => Ok(()),
-            };
+            return Ok(());
         }
         match self.inbox.take(event.data) {
             Ok(Taken { replies, useless }) => {

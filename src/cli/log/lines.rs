@@ -131,49 +131,18 @@ const PER_SECOND: f64 = 5.0;
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::io::{self, Seek};
     use std::sync::Arc;
     use std::time::Duration;
-
-    use tracing_subscriber::fmt::MakeWriter;
 
     use super::*;
     use crate::trail::Trail;
 
-    #[derive(Clone, Default)]
-    struct Told(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Told {
-        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("whole").extend_from_slice(text);
-            Ok(text.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl<'a> MakeWriter<'a> for Told {
-        type Writer = Self;
-
-        fn make_writer(&'a self) -> Self {
-            self.clone()
-        }
-    }
-
-    impl Told {
-        fn lines(&self) -> Vec<String> {
-            let text = String::from_utf8(self.0.lock().expect("whole").clone()).expect("text");
-            text.lines().map(str::to_owned).collect()
-        }
-    }
-
     #[tokio::test]
     async fn a_line_names_its_request_once() {
-        let told = Told::default();
+        let logged = Arc::new(tempfile::tempfile().expect("a file"));
         let logger = tracing_subscriber::fmt().json().flatten_event(true).without_time();
-        let logger = logger.with_target(false).with_writer(told.clone());
+        let logger = logger.with_target(false).with_writer(Arc::clone(&logged));
         let logger = logger.map_event_format(Lines::of_json).finish();
         let _here = tracing::subscriber::set_default(logger);
         tracing::warn!("of nobody");
@@ -195,7 +164,9 @@ mod tests {
                 r#"{{"level":"WARN","message":"of a request","upstream":"other","request":{number},"client":"a\"b","trace_id":"4bf9"}}"#
             ),
         ];
-        assert_eq!(told.lines(), expected);
+        (&*logged).rewind().expect("a file");
+        let lines = io::read_to_string(&*logged).expect("text");
+        assert_eq!(Vec::from_iter(lines.lines()), expected);
     }
 
     #[test]

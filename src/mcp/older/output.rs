@@ -43,8 +43,7 @@ impl Definitions {
 }
 
 fn object_compiles(schema: &Object, definitions: &Definitions) -> bool {
-    schema.keys().all(|keyword| {
-        let value = schema.get_bytes(keyword).unwrap_or_default();
+    schema.members().all(|(keyword, value)| {
         let raw = std::str::from_utf8(&value).unwrap_or_default();
         match keyword {
             "$id"
@@ -121,9 +120,7 @@ fn each(array: &Bytes, fits: impl Fn(&Bytes) -> bool) -> bool {
 fn members(value: &Bytes, fits: impl Fn(&str, &Bytes) -> bool) -> bool {
     let object = Some(value).filter(|value| value.starts_with(b"{"));
     let object = object.and_then(|value| Object::parse_again(value.clone()).ok());
-    let fits =
-        |object: &Object, name: &str| object.get_bytes(name).is_some_and(|it| fits(name, &it));
-    object.is_some_and(|object| object.keys().all(|name| fits(&object, name)))
+    object.is_some_and(|object| object.members().all(|(name, value)| fits(name, &value)))
 }
 
 fn are_strings(array: &Bytes) -> bool {

@@ -27,18 +27,8 @@ pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<()
     if host.any(|letter| folds_to(letter.c, ends_a_host)) {
         return Err(NotCanonical::Authority);
     }
-    // Windows drops what stands before a drive, and behind a colon it has streams of NTFS.
-    let is_drive = |at: usize| {
-        let mut path = parts.path.bytes();
-        let begins = (path.next(), path.next(), path.next());
-        matches!(begins, (Some(b'/'), Some(letter), Some(b':')) if letter.is_ascii_alphabetic())
-            && at == parts.path_start + 2
-            && path.next().is_none_or(|next| next == b'/')
-    };
-    let mut behind = path.iter().chain(tail).filter(|_| parts.scheme == "file");
-    let colon = behind.find(|it| folds_to(it.c, |c| matches!(c, ':' | '|')) && !is_drive(it.at));
-    if let Some(colon) = colon {
-        return Err(NotCanonical::Ambiguous(colon.c));
+    if parts.scheme == "file" {
+        check_colons(parts, path.iter().chain(tail))?;
     }
     let path = match path {
         [Letter { c: '/', .. }, rest @ ..] => rest,
@@ -60,18 +50,32 @@ pub(super) fn check_segments(parts: &Parts<'_>, letters: &[Letter]) -> Result<()
     Ok(())
 }
 
+/// Refuses every colon of a file's URI but the first drive's: Windows drops what stands before a drive, and what follows
+/// another colon is a stream of NTFS.
+fn check_colons<'a>(
+    parts: &Parts<'_>,
+    mut behind_host: impl Iterator<Item = &'a Letter>,
+) -> Result<(), NotCanonical> {
+    let has_drive = matches!(
+        parts.path.as_bytes(),
+        [b'/', letter, b':'] | [b'/', letter, b':', b'/', ..] if letter.is_ascii_alphabetic()
+    );
+    let drive = has_drive.then_some(parts.path_start + 2);
+    let is_refused =
+        |it: &&Letter| folds_to(it.c, |c| matches!(c, ':' | '|')) && Some(it.at) != drive;
+    match behind_host.find(is_refused) {
+        Some(colon) => Err(NotCanonical::Ambiguous(colon.c)),
+        None => Ok(()),
+    }
+}
+
 /// Whether nothing of a segment is left but dots, spaces and parameters.
 fn vanishes(segment: &[Letter]) -> bool {
-    // Decoded before it is split, a path ends at these two.
-    let ends = |c: char| ends_a_name(c) || matches!(c, '?' | '#');
+    // Parameters begin at the first; decoded before it is split, a path ends at the others.
+    let ends = |c: char| matches!(c, ';' | '?' | '#');
     let end = segment.iter().position(|letter| folds_to(letter.c, ends));
     let name = segment[..end.unwrap_or(segment.len())].iter().map(|letter| letter.c);
     name.nfkc().all(|c| c == '.' || c.is_whitespace() || super::loose::is_ignored(c))
-}
-
-/// Whether the rest of a segment are parameters, which for some readers are no part of the name.
-fn ends_a_name(c: char) -> bool {
-    c == ';'
 }
 
 fn folds_to(c: char, is_meant: impl Fn(char) -> bool) -> bool {
@@ -135,10 +139,11 @@ pub(super) fn of<'a>(
     (readings, others)
 }
 
-/// The URI without what follows a `;` in each segment; `None` where there is none.
+/// The URI without its segments' parameters, which begin at a `;` and are no part of the name for some readers; `None`
+/// where there are none.
 fn without_parameters(text: &str, letters: &[Letter]) -> Option<String> {
     let shown = letters.iter().take_while(|letter| letter.at < text.len());
-    let ends = |letter: &Letter| folds_to(letter.c, ends_a_name);
+    let ends = |letter: &Letter| folds_to(letter.c, |c| c == ';');
     shown.clone().any(ends).then(|| {
         let first = letters.first().map_or(text.len(), |letter| letter.at);
         let mut kept = text[..first].to_owned();
