@@ -30,8 +30,8 @@ use weir::pins::Digest;
 
 use super::{MEMORY, held};
 
-/// How long the lists are.
-const LENGTH: usize = if cfg!(debug_assertions) { 256 << 10 } else { 4 << 20 };
+/// How long the lists are. With what stands around one, it fits into a body of `server.max_body`.
+const LENGTH: usize = if cfg!(debug_assertions) { 256 << 10 } else { (4 << 20) - (1 << 10) };
 /// What is held for a message, in its own lengths: as it arrives (a buffer that grows may be half empty), where it has to be
 /// put together with something else, and as it goes out.
 const COPIES: f64 = 4.0;
