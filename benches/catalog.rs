@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use weir::catalog::{Catalog, Cursor, Filter, Outlet, Settings, Snapshot};
-use weir::mcp::item::Item;
+use weir::mcp::definition::downgrade::Form;
+use weir::mcp::definition::item::Item;
 use weir::mcp::kind::Kind;
 use weir::mcp::name::{Naming, UpstreamName};
-use weir::mcp::older::Form;
 use weir::mcp::pattern::Rules;
 use weir::mcp::uri::CanonicalUri;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use criterion::{Criterion, criterion_group, criterion_main};
 use futures::FutureExt;
 use weir::gateway::{End, Meters};
-use weir::trail::{self, Trail};
+use weir::request_scope::{self, Trail};
 
 fn counting(c: &mut Criterion) {
     let meters = Arc::new(Meters::default());
@@ -23,7 +23,7 @@ fn trails(c: &mut Criterion) {
     c.bench_function("walk a trail", |b| {
         b.iter(|| {
             let work = async {
-                trail::leave(|known| known.client = Some(Arc::clone(&client)));
+                request_scope::leave(|known| known.client = Some(Arc::clone(&client)));
                 ready(()).await;
             };
             Trail::begin().walk(work).now_or_never()

@@ -34,8 +34,8 @@ use tokio_util::task::TaskTracker;
 use weir::app::App;
 use weir::config::{Config, Options};
 use weir::downstream::http;
-use weir::rpc::{self, Message};
-use weir::upstream::dial::{Child, Command, Dial, Stream};
+use weir::jsonrpc::{self, Message};
+use weir::upstream::connect::{Child, Command, Dial, Stream};
 
 fn main() -> io::Result<()> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -425,10 +425,10 @@ async fn serve(request: Request<Incoming>) -> Response<Full<Bytes>> {
         }
         _ => {
             let error = br#"{"code":-32601,"message":"Method not found"}"#;
-            return reply(404, rpc::write_error(Some(&request.id), error));
+            return reply(404, jsonrpc::write_error(Some(&request.id), error));
         }
     };
-    reply(200, rpc::write_result(&request.id, result.as_bytes()))
+    reply(200, jsonrpc::write_result(&request.id, result.as_bytes()))
 }
 
 fn reply(status: u16, body: Bytes) -> Response<Full<Bytes>> {

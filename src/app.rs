@@ -17,17 +17,17 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admin::{self, Ops};
 use crate::audit::{self, Audit, Target};
 use crate::catalog::Catalog;
 use crate::config::{Config, Report};
 use crate::downstream::Doors;
 use crate::gateway::Gateway;
 use crate::mcp::call::Caller;
-use crate::ops::{self, Ops};
 use crate::policy::Policy;
 use crate::policy::tokens::Fetch;
 use crate::upstream::Upstream;
-use crate::upstream::dial::Dial;
+use crate::upstream::connect::Dial;
 
 use reload::Reload;
 pub use reload::{Outcome, Reloader};
@@ -200,13 +200,13 @@ impl App {
     pub fn show(
         &self,
         listener: TcpListener,
-        settings: ops::Settings,
-        reload: ops::reload::Reload,
+        settings: admin::Settings,
+        reload: admin::reload::Reload,
     ) {
         let (gateway, door) = (Arc::clone(&self.rooms.gateway), Arc::clone(&self.rooms.door));
         let ops = Ops::new(gateway, door, self.rooms.leaving.clone(), reload, settings);
         let (tasks, stop) = (self.ops.clone(), self.stop_ops.clone());
-        self.ops.spawn(ops::serve(listener, ops, tasks, stop));
+        self.ops.spawn(admin::serve(listener, ops, tasks, stop));
     }
 
     /// Somebody else answers operators from now on.

@@ -14,10 +14,10 @@
 //! Knows nothing of: principals, views and upstreams, codes and statuses beyond their numbers.
 
 mod chain;
+mod entry;
+mod event;
 mod file;
-mod line;
 mod params;
-mod record;
 pub mod verify;
 mod writer;
 
@@ -32,9 +32,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub use chain::Chain;
+pub use entry::{Line, SessionMark, quoted};
+pub use event::{Decision, Ending, Outcome, Record, Unrecorded};
 pub use file::{CannotOpen, family};
-pub use line::{Line, SessionMark, quoted};
-pub use record::{Decision, Ending, Outcome, Record, Unrecorded};
 pub use writer::Writer;
 
 use writer::{Entry, Place};

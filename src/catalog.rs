@@ -19,10 +19,10 @@
 //! Knows nothing of: clients, transports, protocol eras, and how a role is written down.
 
 mod cursor;
+mod export_rules;
+mod exports;
 mod instructions;
-mod outlet;
 mod pages;
-mod shelf;
 mod table;
 pub mod template;
 #[cfg(test)]
@@ -31,8 +31,8 @@ mod uri;
 mod view;
 
 pub use cursor::{BadCursor, Cursor};
-pub use outlet::Outlet;
-pub use shelf::{Problem, Problems, Reason};
+pub use export_rules::Outlet;
+pub use exports::{Problem, Problems, Reason};
 pub use view::{Page, Route, Target, View};
 
 use std::collections::HashMap;
@@ -41,14 +41,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::bulk;
+use crate::cpu_bound;
 use crate::mcp::capabilities::{Capabilities, Tasks};
-use crate::mcp::item::Item;
+use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::uri::CanonicalUri;
+use exports::Shelf;
 use instructions::Instructions;
-use shelf::Shelf;
 use table::{Table, Tables};
 
 /// Decides what one role may see. It is asked while the catalog is locked: it must neither wait nor
@@ -178,7 +178,7 @@ impl Catalog {
             for (outlet, source) in next.settings.outlets.iter().zip(&mut theirs.sources) {
                 let was = self.settings.outlets.iter().position(|was| was.name == outlet.name);
                 let Some(was) = was.map(|at| &mine.sources[at]) else { continue };
-                bulk::run(was.len(), || {
+                cpu_bound::run(was.len(), || {
                     source.former = std::array::from_fn(|kind| match &was.shelves[kind] {
                         Some(shelf) => shelf.targets.clone(),
                         None => was.former[kind].clone(),
@@ -194,7 +194,9 @@ impl Catalog {
     pub fn publish(&self, upstream: &UpstreamName, kind: Kind, snapshot: Snapshot) {
         let Some(at) = self.place_of(upstream) else { return };
         let writer = &mut *self.write();
-        bulk::run(writer.weight_of(snapshot.items.len()), || self.put(writer, at, kind, snapshot));
+        cpu_bound::run(writer.weight_of(snapshot.items.len()), || {
+            self.put(writer, at, kind, snapshot)
+        });
     }
 
     fn put(&self, writer: &mut Writer, at: usize, kind: Kind, snapshot: Snapshot) {
@@ -223,7 +225,7 @@ impl Catalog {
         if std::mem::replace(&mut writer.sources[at].is_hidden, is_hidden) == is_hidden {
             return;
         }
-        bulk::run(writer.weight_of(writer.sources[at].len()), || {
+        cpu_bound::run(writer.weight_of(writer.sources[at].len()), || {
             for viewer in &mut writer.viewers {
                 for kind in Kind::ALL {
                     let tables = &mut writer.tables[kind.index()];
@@ -262,7 +264,7 @@ impl Catalog {
         }
         let items = writer.len();
         let Writer { sources, tables, .. } = &mut *writer;
-        let viewer = bulk::run(items, || Viewer::new(&self.settings, sources, tables, filter));
+        let viewer = cpu_bound::run(items, || Viewer::new(&self.settings, sources, tables, filter));
         let feed = Arc::clone(&viewer.feed);
         writer.viewers.push(viewer);
         let mut in_use = self.in_use.write().unwrap_or_else(PoisonError::into_inner);
@@ -292,7 +294,7 @@ impl Catalog {
     /// The writer's lock. A panic under it can only come from a filter; each step leaves the state whole,
     /// so that the next writer can go on, and what was cut off is a view that stays as it was.
     fn write(&self) -> MutexGuard<'_, Writer> {
-        bulk::lock(&self.writer)
+        cpu_bound::lock(&self.writer)
     }
 
     fn place_of(&self, upstream: &UpstreamName) -> Option<usize> {
@@ -309,7 +311,7 @@ impl Drop for Catalog {
     fn drop(&mut self) {
         let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
         let items = writer.sources.iter().map(Source::len).sum();
-        bulk::discard(items, std::mem::take(writer));
+        cpu_bound::discard(items, std::mem::take(writer));
     }
 }
 

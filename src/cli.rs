@@ -5,50 +5,26 @@
 //! `--json` that line is JSON, whatever went wrong.
 
 mod admin;
-mod arguments;
-mod ask;
 mod audit;
-mod call;
 mod check;
 mod clients;
-mod complete;
 mod completions;
 mod connect;
-mod content;
-mod demo;
-mod descriptors;
+mod exit;
 mod explain;
-mod failure;
 mod files;
-mod get;
-mod handover;
-mod health;
 mod help;
-mod house;
 mod init;
+mod instance;
 mod keys;
-mod list;
-mod log;
-mod needed;
 mod output;
 mod pins;
-mod read;
-mod reload;
-mod reloading;
-mod running;
+mod query;
 mod schema;
-mod sealing;
-mod serve;
-mod signals;
-mod status;
-mod stdio;
-mod supervision;
+mod server;
 #[cfg(test)]
 mod tests;
-mod threads;
-mod top;
 mod version;
-mod waiting;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -56,11 +32,11 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+use crate::cli::server::signals::Signals;
 use crate::downstream::http::LAST_TASKS;
-use crate::moment;
-use failure::Failure;
+use crate::timestamp;
+use exit::Failure;
 use output::Color;
-use signals::Signals;
 
 /// One MCP endpoint in front of many MCP servers.
 #[derive(Debug, Parser)]
@@ -79,31 +55,31 @@ struct Cli {
 enum Command {
     /// Serves clients over HTTP.
     #[command(after_help = help::SERVE)]
-    Serve(serve::Args),
+    Serve(server::serve::Args),
     /// Serves one client over standard input and output, as an IDE starts it.
     #[command(after_help = help::STDIO)]
-    Stdio(stdio::Args),
+    Stdio(server::stdio::Args),
     /// Checks the configuration, then starts, lists and reports each upstream.
     #[command(after_help = help::CHECK)]
     Check(check::Args),
     /// Starts the upstreams and lists their prompts, tools, resources or templates.
     #[command(after_help = help::LIST)]
-    List(list::Args),
+    List(query::list::Args),
     /// Says why a client sees something, or does not: by which rule, in which line.
     #[command(after_help = help::EXPLAIN)]
     Explain(explain::Args),
     /// Gets a prompt, filled in.
     #[command(after_help = help::GET)]
-    Get(get::Args),
+    Get(query::get::Args),
     /// Calls a tool.
     #[command(after_help = help::CALL)]
-    Call(call::Args),
+    Call(query::call::Args),
     /// Reads a resource.
     #[command(after_help = help::READ)]
-    Read(read::Args),
+    Read(query::read::Args),
     /// Completes an argument of a prompt or of a resource template.
     #[command(after_help = help::COMPLETE)]
-    Complete(complete::Args),
+    Complete(query::complete::Args),
     /// Compares definitions with those that were approved, and approves them.
     #[command(after_help = help::PINS)]
     Pins(pins::Args),
@@ -121,16 +97,16 @@ enum Command {
     Init(init::Args),
     /// Says how the running Weir of a configuration is doing.
     #[command(after_help = help::STATUS)]
-    Status(status::Args),
+    Status(instance::status::Args),
     /// Tells whether the running Weir of a configuration is alive and ready, for probes of containers.
     #[command(after_help = help::HEALTH)]
-    Health(health::Args),
+    Health(instance::health::Args),
     /// Has the running Weir of a configuration read it again.
     #[command(after_help = help::RELOAD)]
-    Reload(reload::Args),
+    Reload(instance::reload::Args),
     /// Shows what the running Weir of a configuration does, once a second.
     #[command(after_help = help::TOP)]
-    Top(top::Args),
+    Top(instance::top::Args),
     /// Reads the audit log: shows it, or checks that it is whole.
     #[command(subcommand)]
     Audit(audit::Command),
@@ -187,25 +163,25 @@ fn unparsed(message: &clap::Error, json: bool) -> Result<(), Failure> {
 }
 
 fn start(command: Command) -> Result<(), Failure> {
-    threads::try_all()?;
+    server::thread_check::try_all()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(threads::not_started)?;
+    let runtime = runtime.map_err(server::thread_check::not_started)?;
     let ended = runtime.block_on(async {
         match command {
-            Command::Serve(args) => serve::run(args).await,
-            Command::Stdio(args) => stdio::run(args).await,
+            Command::Serve(args) => server::serve::run(args).await,
+            Command::Stdio(args) => server::stdio::run(args).await,
             Command::Check(args) => stoppable(check::run(args)).await,
-            Command::List(args) => stoppable(list::run(args)).await,
+            Command::List(args) => stoppable(query::list::run(args)).await,
             Command::Explain(args) => stoppable(explain::run(args)).await,
-            Command::Get(args) => stoppable(get::run(args)).await,
-            Command::Call(args) => stoppable(call::run(args)).await,
-            Command::Read(args) => stoppable(read::run(args)).await,
-            Command::Complete(args) => stoppable(complete::run(args)).await,
+            Command::Get(args) => stoppable(query::get::run(args)).await,
+            Command::Call(args) => stoppable(query::call::run(args)).await,
+            Command::Read(args) => stoppable(query::read::run(args)).await,
+            Command::Complete(args) => stoppable(query::complete::run(args)).await,
             Command::Pins(args) => stoppable(pins::run(args)).await,
-            Command::Status(args) => stoppable(status::run(args)).await,
-            Command::Health(args) => stoppable(health::run(args)).await,
-            Command::Reload(args) => stoppable(reload::run(args)).await,
-            Command::Top(args) => top::run(args).await,
+            Command::Status(args) => stoppable(instance::status::run(args)).await,
+            Command::Health(args) => stoppable(instance::health::run(args)).await,
+            Command::Reload(args) => stoppable(instance::reload::run(args)).await,
+            Command::Top(args) => instance::top::run(args).await,
             Command::Init(args) => init::run(&args),
             Command::Connect(args) => connect::run(&args),
             Command::Keys(args) => keys::run(&args),

@@ -14,25 +14,18 @@
 mod access;
 mod admin;
 mod audit;
-mod document;
-mod file;
 mod guard;
 mod headers;
-mod include;
-mod ledger;
 mod limits;
 mod oidc;
-mod places;
-mod report;
+mod reader;
 mod schema;
 mod secret_command;
 mod secrets;
 mod sections;
 mod tls;
-mod tuning;
+mod upstream_defaults;
 mod upstreams;
-mod value;
-mod variables;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,6 +33,12 @@ use std::time::SystemTime;
 
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use crate::config::reader::include::MAX_FILE_BYTES;
+pub(crate) use crate::config::reader::report::nearest;
+pub use crate::config::reader::report::{Problem, Report, Severity, Warning};
+pub use crate::config::reader::rule_locations::Places;
+pub(crate) use crate::config::reader::value::{is_plain_name, moment_of as moment};
+pub use crate::config::reader::variables::Environment;
 pub use crate::guard::Rules;
 pub use crate::pins::Mode;
 use crate::policy::limits::Limit;
@@ -50,22 +49,16 @@ pub use access::{Auth, AuthMode, Client, Patterns, Role};
 pub use admin::Admin;
 pub use audit::{Audit, State};
 pub(crate) use headers::is_own_header;
-pub(crate) use include::MAX_FILE_BYTES;
 pub use oidc::Provider;
-pub use places::Places;
-pub(crate) use report::nearest;
-pub use report::{Problem, Report, Severity, Warning};
 pub use schema::{page, schema};
 pub use sections::{Log, LogFormat, Naming, NamingMode, Protocol, Server};
-pub use tuning::{EraChoice, SharingChoice};
+pub use upstream_defaults::{EraChoice, SharingChoice};
 pub use upstreams::{Outline, RenameKind, Source, Upstream};
-pub(crate) use value::{is_plain_name, moment_of as moment};
-pub use variables::Environment;
 
+use crate::config::reader::diagnostics::File;
+use crate::config::reader::report::Complaint;
+use crate::config::reader::table_reader::Table;
 use access::LOCAL_ROLE;
-use file::Table;
-use ledger::File;
-use report::Complaint;
 use secrets::Vault;
 
 /// Everything that the program runs on. `Config::default()` is what an empty file would give, were it not
@@ -194,7 +187,7 @@ impl Config {
 
     /// Names all files that decide what a configuration says, also of one that is not good.
     pub fn sources(path: &Path, options: &Options) -> Result<Sources, Report> {
-        document::sources(&open(path)?, &options.environment)
+        reader::document::sources(&open(path)?, &options.environment)
     }
 
     /// Tells what a client of a file meets. Uses none of the upstreams.
@@ -211,12 +204,13 @@ impl Config {
         let vault = Vault::new(&options.environment, &options.stop, false);
         let surroundings = Surroundings { vault, on_disk: false, only: Some(&[]) };
         let read = |main: &File| {
-            let read =
-                document::read_with_mistakes(main, &options.environment, |root| Listeners {
+            let read = reader::document::read_with_mistakes(main, &options.environment, |root| {
+                Listeners {
                     server: root.table("server", |t| sections::server(t, &surroundings)),
                     admin: root.table("admin", |t| admin::admin(t, &surroundings)),
                     state: root.table("state", |t| audit::state(t, &options.environment)),
-                })?;
+                }
+            })?;
             Ok(read.0)
         };
         match open(path).and_then(|main| read(&main)) {
@@ -232,7 +226,7 @@ impl Config {
     fn judge(main: &File, options: &Options, may_run: bool, on_disk: bool) -> Result<Self, Report> {
         let vault = Vault::new(&options.environment, &options.stop, may_run);
         let surroundings = Surroundings { vault, on_disk, only: options.only.as_deref() };
-        let (mut config, warnings) = document::read(main, &options.environment, |root| {
+        let (mut config, warnings) = reader::document::read(main, &options.environment, |root| {
             Self::read(root, options, &surroundings)
         })?;
         config.warnings = warnings;
@@ -308,7 +302,7 @@ struct Surroundings<'o> {
 }
 
 fn open(path: &Path) -> Result<File, Report> {
-    match include::text(path) {
+    match reader::include::text(path) {
         Ok(text) => Ok(file(path, text)),
         Err(Complaint { what, remedy, .. }) => Err(Report::about_file(path, what, remedy)),
     }

@@ -11,31 +11,23 @@
 //!
 //! Knows nothing of: upstreams, views, rules, and where its settings come from.
 
-mod answer;
 mod batch;
-mod beside;
-mod bounds;
-mod calls;
-mod conversation;
-mod doors;
-mod encode;
+mod client_requests;
 pub mod era;
+pub mod host_check;
 pub mod http;
-mod introduction;
+mod in_flight;
 mod legacy;
-mod meta;
+mod limits;
 mod modern;
-mod modern_headers;
-pub mod origin;
-mod questions;
-mod recording;
+mod request_meta;
+mod response;
+mod server_state;
 mod session;
 pub mod stdio;
-mod streams;
+mod stream_session;
 #[cfg(test)]
 mod tests;
-mod tracks;
-mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,20 +37,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::Audit;
-use crate::budget::{Allowance, Budget};
+pub use crate::downstream::legacy::stdio_handshake::introduction;
+pub use crate::downstream::limits::client_limits::{PerClient, Timeouts};
+use crate::downstream::limits::concurrency::Turns;
+use crate::downstream::limits::stream_limit::Streams;
 use crate::gateway::{Gateway, Generation, Guest};
+use crate::memory_budget::{Allowance, Budget};
 use crate::policy::{Arrival, Refusal};
-pub use bounds::{PerClient, Timeouts};
-pub use doors::Doors;
 use era::Versions;
+use host_check::{AllowedHost, Origin};
 use http::Protection;
-use http::crowding::OpenConnections;
-use http::pair::Pairs;
-pub use introduction::introduction;
-use origin::{AllowedHost, Origin};
+use http::connection::idle_eviction::OpenConnections;
+use http::http_sse::Pairs;
+pub use server_state::Doors;
 use session::Sessions;
-use streams::Streams;
-use turns::Turns;
 
 /// What the front doors are made with.
 #[derive(Debug, Clone)]

@@ -7,22 +7,18 @@
 //! Does not know transports, HTTP or JSON-RPC codes; of the eras it knows only what a reply may hold.
 
 mod admission;
-mod asked;
-mod entering;
-pub mod fault;
-mod first_list;
-mod generation;
-mod held;
-mod kept;
-pub mod listen;
-mod meters;
-mod parking;
-mod recorded;
-mod refresh;
-mod rounds;
-mod steady;
+mod audit_hooks;
+mod authentication;
+pub mod client_notifications;
+mod config_snapshot;
+pub mod error;
+mod lists;
+mod metrics;
+mod round_trips;
+mod startup;
 mod subscriptions;
-mod tasks;
+mod suspended;
+mod task_handles;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,34 +31,34 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::Record;
-use crate::budget::Unheld;
 use crate::catalog::{self, Catalog, Cursor, Filter, Target, View};
+use crate::gateway::suspended::table::Parking;
 use crate::guard::{self, Guard, Unfit};
 use crate::mcp::call::{Ask, Call, Caller, Client, Method, Owner, Uncollected};
+use crate::mcp::definition::downgrade::Form;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::older::Form;
 use crate::mcp::revision::Revision;
 use crate::mcp::task::drop_related;
 use crate::mcp::uri::CanonicalUri;
+use crate::memory_budget::Unheld;
 use crate::pins::{Change, Pins};
 use crate::policy::limits::Permit;
 use crate::policy::role::Role;
 use crate::policy::tokens::Fetch;
 use crate::policy::{Policy, Principal};
 use crate::upstream::{self, Upstream};
-pub use asked::{Asked, Went};
-pub(crate) use entering::Standing;
-use entering::{Origin, Way};
-pub use fault::Fault;
-use first_list::FirstList;
-pub use generation::{Generation, Parts};
-pub use listen::{Listen, News};
-pub use meters::{End, Hit, Meters, Reason, Timing};
-use parking::Parking;
-pub use rounds::Round;
+pub(crate) use authentication::Standing;
+use authentication::{Origin, Way};
+pub use client_notifications::{Listen, News};
+pub use config_snapshot::{Generation, Parts};
+pub use error::Fault;
+pub use metrics::{End, Hit, Meters, Reason, Timing};
+pub use round_trips::Round;
+use startup::FirstList;
 pub use subscriptions::{MAX_SUBSCRIPTIONS, Subscribed, Subscriptions};
-use tasks::{Dressing, Handles};
+pub use suspended::{Asked, Went};
+use task_handles::{Dressing, Handles};
 
 /// How long a list may be kept where no upstream says less. Changes are told of anyway.
 const LIST_TTL: Duration = Duration::from_secs(60);
@@ -378,7 +374,7 @@ impl Guest {
         counting.end(&called);
         match called {
             Ok(called) => Went::of(name, watch, dressing, called).await,
-            Err(cause) => Err(fault(name, cause)),
+            Err(cause) => Err(upstream_error(name, cause)),
         }
     }
 
@@ -415,7 +411,7 @@ fn unfit(upstream: &UpstreamName, unfit: Unfit, record: &Record) -> Fault {
             record.refused_by(GUARD);
             Fault::Refused { upstream: upstream.clone(), found }
         }
-        Unfit::Uncollected(why) => fault(
+        Unfit::Uncollected(why) => upstream_error(
             upstream,
             match why {
                 Uncollected::Broken(broken) => upstream::Error::Broke(broken.0),
@@ -427,7 +423,7 @@ fn unfit(upstream: &UpstreamName, unfit: Unfit, record: &Record) -> Fault {
 }
 
 /// Tells the operator why there is no reply: the client learns no more than whose move it is.
-fn fault(upstream: &UpstreamName, cause: upstream::Error) -> Fault {
+fn upstream_error(upstream: &UpstreamName, cause: upstream::Error) -> Fault {
     match &cause {
         // That it is down has been told once, and stays true for many calls.
         upstream::Error::Unavailable(_)

@@ -10,14 +10,14 @@
 //!
 //! Knows nothing of: the catalog, policy, protocol eras, codes, and who asks.
 
-mod abridged;
 mod arguments;
 mod completion;
 mod definitions;
-mod hidden;
-mod output;
+mod invisible_text;
 mod redact;
-mod tally;
+mod result_check;
+mod stats;
+mod streaming;
 #[cfg(test)]
 mod tests;
 
@@ -29,20 +29,20 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 
-use crate::budget::{Allowance, Growing, NoRoom};
 use crate::json::{self, Malformed, Object};
-use crate::mcp::arguments::Declared;
 use crate::mcp::call::{Body, Broken, Method, Outcome, Reply, Uncollected};
-use crate::mcp::item::Item;
+use crate::mcp::definition::arguments::Declared;
+use crate::mcp::definition::item::Item;
+use crate::mcp::input_request::REQUEST_STATE;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::question::REQUEST_STATE;
+use crate::memory_budget::{Allowance, Growing, NoRoom};
 
-use abridged::{Abridged, WINDOW_BYTES};
 pub use arguments::BadArguments;
 pub use redact::{BadPattern, Pattern};
-pub use tally::Counts;
-use tally::Tally;
+pub use stats::Counts;
+use stats::Tally;
+use streaming::{Abridged, WINDOW_BYTES};
 
 /// How an upstream's traffic is guarded.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,7 +136,8 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hidden = self.hidden.map(|letter| format!("hidden text, {}", hidden::shown(letter)));
+        let hidden =
+            self.hidden.map(|letter| format!("hidden text, {}", invisible_text::shown(letter)));
         let redacted = (self.redacted > 0).then(|| format!("{} strings redacted", self.redacted));
         let all = [self.malformed.map(str::to_owned), hidden, redacted];
         f.write_str(&all.into_iter().flatten().collect::<Vec<_>>().join("; "))
@@ -359,7 +360,7 @@ impl Watch {
         let mut findings = Findings::default();
         if let Some(result) = result.filter(|_| self.output != Output::Off) {
             let judged = result.map_err(|_| "it is no JSON object");
-            findings.malformed = judged.and_then(|it| output::check(self.method, it)).err();
+            findings.malformed = judged.and_then(|it| result_check::check(self.method, it)).err();
         }
         let mut new = self.rewrite(text, &mut findings);
         let mut is_unreadable = false;
@@ -385,7 +386,8 @@ impl Watch {
     /// The text with its strings rewritten; `None` if all of them stay.
     fn rewrite(&self, text: &[u8], findings: &mut Findings) -> Option<Vec<u8>> {
         let patterns = &self.post.rules.redact;
-        let looks_for_hidden = self.hidden_text != HiddenText::Pass && hidden::may_hide(text);
+        let looks_for_hidden =
+            self.hidden_text != HiddenText::Pass && invisible_text::may_hide(text);
         if patterns.is_empty() && !looks_for_hidden {
             return None;
         }
@@ -424,7 +426,7 @@ fn clean(
     let mut clean = Clean { text: None, redacted: false };
     // Mostly there is one round: what is replaced may be what a pattern, or a joiner, stood beside.
     for _ in 0..MAX_ROUNDS {
-        let hidden = hidden::look(clean.text.as_deref().unwrap_or(text), setting, is_name);
+        let hidden = invisible_text::look(clean.text.as_deref().unwrap_or(text), setting, is_name);
         let instead = hidden.and_then(|hidden| {
             found.get_or_insert(hidden.first);
             hidden.instead

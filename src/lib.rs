@@ -22,33 +22,33 @@
     )
 )]
 
+pub mod admin;
 pub mod app;
 pub mod audit;
-pub mod budget;
-pub mod bulk;
 pub mod catalog;
-pub mod chance;
 pub mod cli;
 pub mod config;
+pub mod cpu_bound;
 pub mod downstream;
-pub mod event_stream;
 pub mod fairness;
 pub mod folder_watch;
 pub mod gateway;
 pub mod guard;
 pub mod hex;
-pub mod hidden;
+pub mod invisible_chars;
+pub mod jitter;
 pub mod json;
-pub mod line;
+pub mod jsonrpc;
+pub mod line_codec;
 pub mod mcp;
-pub mod meter;
-pub mod moment;
-pub mod ops;
+pub mod memory_budget;
+pub mod metrics;
 pub mod pins;
 pub mod policy;
 pub mod regular_file;
-pub mod rpc;
+pub mod request_scope;
 pub mod secret;
 pub mod sha256;
-pub mod trail;
+pub mod sse;
+pub mod timestamp;
 pub mod upstream;

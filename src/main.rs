@@ -15,7 +15,7 @@ const STACK_BYTES: usize = 4 << 20;
 
 fn main() -> ExitCode {
     // First of all: on its way to become a child's program, this process must not have opened anything.
-    weir::upstream::shim::run().unwrap_or_else(|| with_enough_stack(weir::cli::run))
+    weir::upstream::process::shim::run().unwrap_or_else(|| with_enough_stack(weir::cli::run))
 }
 
 /// The main thread's stack is as large as the shell says (`ulimit -s`), any other's as large as its program says.

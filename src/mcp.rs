@@ -4,26 +4,22 @@
 //! Sessions, `initialize` and server-initiated requests stay outside: in the dialects and wires of
 //! `downstream` and `upstream`.
 
-pub mod arguments;
 pub mod call;
+pub mod call_notifications;
 pub mod capabilities;
-pub mod dirty;
-pub mod item;
+pub mod definition;
+pub mod elicitation_complete;
+pub mod input_request;
 pub mod kind;
-pub mod log;
-pub mod mirror;
+pub mod log_level;
+pub mod method_label;
 pub mod name;
-pub mod note;
-pub mod older;
-pub mod operation;
 pub mod pattern;
-pub mod question;
+pub mod resource_updates;
 pub mod revision;
-pub mod shape;
 pub mod task;
 pub mod trace_context;
 pub mod uri;
-pub mod visits;
 
 /// Members of `_meta` that the protocol reserves and Weir owns.
 pub mod meta {

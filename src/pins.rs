@@ -29,8 +29,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::bulk;
-use crate::mcp::item::Item;
+use crate::cpu_bound;
+use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 pub use digest::{BadDigest, Digest};
@@ -384,7 +384,7 @@ impl Pins {
         }
         // Without the lock, which every list that is read waits for.
         let bytes = now.map_or(0, |(_, bytes, _)| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let loaded = bulk::run_on_bytes(bytes, || Lock::load(path));
+        let loaded = cpu_bound::run_on_bytes(bytes, || Lock::load(path));
         let state = &mut *self.lock();
         if stamp(path) != now {
             // It has been written meanwhile: the next look reads it.
@@ -456,7 +456,7 @@ impl Pins {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        bulk::lock(&self.state)
+        cpu_bound::lock(&self.state)
     }
 }
 

@@ -11,61 +11,28 @@
 //!
 //! Knows nothing of: clients but what a call says of its caller, public names, policy, and what the items mean.
 
-mod asks;
-mod backoff;
-mod board;
-pub mod breaker;
-mod child;
-mod connection;
-mod courier;
-mod crashes;
-mod demand;
-pub mod dial;
-mod ear;
-mod events;
+pub mod call;
+pub mod connect;
 mod handle;
-pub mod host;
-mod http;
-mod inbox;
-#[cfg(target_os = "linux")]
-mod keeper;
-mod lease;
-mod legacy;
-mod levels;
+pub mod health;
+mod input_requests;
 pub mod library;
-mod life;
-mod links;
-pub mod meter;
-mod modern;
-mod nonsense;
-mod opener;
-mod pace;
-mod passing;
-mod pauses;
-mod pool;
-mod probe;
-mod prompts;
-mod questions;
-mod rate;
-mod reference;
-mod reply;
-pub mod report;
-mod rounds;
-pub mod shim;
-mod spawner;
-mod sse;
-mod stdio;
+mod library_upstream;
+mod message;
+pub mod process;
+mod rate_counter;
+mod session;
+mod state_publisher;
 mod subscriptions;
 mod supervisor;
-mod tasks;
+pub mod system;
+mod task_owners;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
-mod visits;
-mod vitals;
-mod walk;
-mod wire;
+mod transport;
+mod url_elicitations;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -78,19 +45,19 @@ use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::call::Caller;
 use crate::mcp::capabilities::{self, Capabilities};
-use crate::mcp::item::Item;
+use crate::mcp::definition::item::Item;
+use crate::mcp::input_request::Abilities;
 use crate::mcp::kind::Topic;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
-use crate::moment;
 use crate::sha256::sha256;
-use dial::Command;
+use crate::timestamp;
+use connect::Command;
 
-pub use asks::{Asks, Called};
+pub use crate::upstream::call::active_call::{Asks, Called};
+pub use crate::upstream::call::call_metrics::Calls;
+pub use crate::upstream::health::status_report::Report;
 pub use handle::{Awake, Upstream};
-pub use meter::Calls;
-pub use report::Report;
 pub use subscriptions::{Subscribed, Subscription};
 
 /// What an upstream runs on.
@@ -115,7 +82,7 @@ pub struct Settings {
     /// Whether it is started when it is first used, and may be stopped when nobody uses it.
     pub lazy: bool,
     /// When it is left alone for a while.
-    pub breaker: breaker::Settings,
+    pub breaker: health::breaker::Settings,
     /// What becomes of its lists while it is not connected.
     pub on_down: OnDown,
     /// The folder in which its last lists are kept, to be shown after a start until it has been listed.
@@ -427,7 +394,7 @@ pub enum Error {
         retry_after: Option<Duration>,
     },
     /// No reply in time; the call was cancelled, and may have run.
-    #[error("no answer within {} s", moment::seconds(*.0))]
+    #[error("no answer within {} s", timestamp::seconds(*.0))]
     TimedOut(Duration),
     /// The reply is larger than this many bytes.
     #[error("a message of more than {0} bytes")]

@@ -29,13 +29,13 @@ use tokio_util::task::TaskTracker;
 use weir::app::App;
 use weir::catalog::Cursor;
 use weir::config::{Config, Options};
-use weir::event_stream::Reader;
-use weir::line::{Line, Lines};
-use weir::mcp::item::Item;
+use weir::jsonrpc::Message;
+use weir::line_codec::{Line, Lines};
+use weir::mcp::definition::item::Item;
+use weir::mcp::definition::param_headers::{Mirror, decode};
 use weir::mcp::kind::Kind;
-use weir::mcp::mirror::{Mirror, decode};
-use weir::rpc::Message;
-use weir::upstream::dial::{Child, Command, Dial, Stream};
+use weir::sse::Reader;
+use weir::upstream::connect::{Child, Command, Dial, Stream};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;

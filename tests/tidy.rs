@@ -10,36 +10,36 @@ mod claims;
 /// The rooms by floor. A room may use rooms of lower floors only.
 const FLOORS: [&[&str]; 7] = [
     &[
-        "budget",
-        "bulk",
-        "chance",
-        "event_stream",
+        "cpu_bound",
         "fairness",
         "folder_watch",
         "hex",
-        "hidden",
+        "invisible_chars",
+        "jitter",
         "json",
-        "line",
-        "meter",
-        "moment",
+        "line_codec",
+        "memory_budget",
+        "metrics",
         "regular_file",
+        "request_scope",
         "secret",
         "sha256",
-        "trail",
+        "sse",
+        "timestamp",
     ],
-    &["rpc"],
+    &["jsonrpc"],
     &["mcp"],
     &["audit", "catalog", "guard", "pins", "policy", "upstream"],
     &["gateway"],
-    &["downstream", "ops"],
+    &["admin", "downstream"],
     &["app", "cli", "config"],
 ];
 
 /// Three floors are not flat: who may use whom there.
 const NEIGHBORS: [(&str, &str); 6] = [
-    ("event_stream", "budget"),
-    ("line", "budget"),
-    ("ops", "downstream"),
+    ("sse", "memory_budget"),
+    ("line_codec", "memory_budget"),
+    ("admin", "downstream"),
     ("app", "config"),
     ("cli", "app"),
     ("cli", "config"),
@@ -237,13 +237,13 @@ fn links_between_documents_lead_somewhere() {
 /// Where a file may be opened without `regular_file`: what the kernel provides, what a command's argument names, and
 /// what the prompt library checks by itself.
 const OPENERS: [&str; 8] = [
-    "src/cli/call.rs",
-    "src/downstream/http/accept.rs",
-    "src/ops/listen.rs",
-    "src/ops/process.rs",
+    "src/cli/query/call.rs",
+    "src/downstream/http/connection/listener.rs",
+    "src/admin/listener.rs",
+    "src/admin/process.rs",
     "src/regular_file.rs",
-    "src/upstream/dial.rs",
-    "src/upstream/keeper.rs",
+    "src/upstream/connect.rs",
+    "src/upstream/process/reaper.rs",
     "src/upstream/library/beneath.rs",
 ];
 

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use weir::app::App;
 use weir::config::{Config, Options};
 use weir::json::Object;
-use weir::upstream::dial::{Child, Command, Dial, Process, Stream};
+use weir::upstream::connect::{Child, Command, Dial, Process, Stream};
 
 /// Longer than any time limit in the house, which is on a paused clock.
 const DEADLINE: Duration = Duration::from_secs(3_600);

@@ -9,14 +9,14 @@ use weir::catalog::{
     template::{MAX_STEPS, matches},
 };
 use weir::config::{Config, Options};
-use weir::event_stream::{self, Event, Reader};
 use weir::json::{self, Object};
-use weir::line::{Line, Lines};
-use weir::mcp::item::Item;
+use weir::jsonrpc::{Id, Message, code};
+use weir::line_codec::{Line, Lines};
+use weir::mcp::definition::item::Item;
+use weir::mcp::definition::param_headers::{Mirror, decode, header_value};
 use weir::mcp::kind::Kind;
-use weir::mcp::mirror::{Mirror, decode, header_value};
 use weir::pins::Digest;
-use weir::rpc::{Id, Message, code};
+use weir::sse::{self, Event, Reader};
 
 use super::reference;
 
@@ -266,7 +266,7 @@ pub(super) fn cursor(bytes: &[u8]) {
 pub(super) fn event_written(bytes: &[u8]) {
     let Ok(object) = Object::parse(Bytes::copy_from_slice(bytes)) else { return };
     let message = json::on_one_line(object.to_bytes());
-    let written = event_stream::write_message(&message);
+    let written = sse::write_message(&message);
     let events = Reader::new(1 << 24).feed(&written).expect("within the limit");
     let [event] = &events[..] else { panic!("{events:?}") };
     assert_eq!((&*event.name, &event.data), ("message", &message));

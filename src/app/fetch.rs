@@ -17,7 +17,7 @@ use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 
 use crate::policy::tokens::Fetch;
-use crate::upstream::dial::Dial;
+use crate::upstream::connect::Dial;
 
 /// Fetches over connections that are dialled anew: it happens every few minutes.
 pub(super) struct Fetcher(pub(super) Arc<dyn Dial>);
@@ -65,7 +65,7 @@ mod tests {
     use tokio_util::task::TaskTracker;
 
     use super::*;
-    use crate::upstream::dial::{Child, Command, Stream};
+    use crate::upstream::connect::{Child, Command, Stream};
 
     /// A server that says this to whoever asks.
     struct Says(String);

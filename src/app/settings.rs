@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use hyper::Uri;
 
-use crate::budget::{Allowance, Budget};
 use crate::downstream::era::Versions;
 use crate::downstream::http::Protection;
 use crate::gateway::Sentries;
@@ -16,12 +15,13 @@ use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::Rules;
 use crate::mcp::revision::{Era, Revision};
+use crate::memory_budget::{Allowance, Budget};
 use crate::policy::certificates::Holder;
 use crate::policy::keys::Key;
 use crate::policy::role::Role;
 use crate::secret::Secret;
 use crate::upstream::Sharing;
-use crate::upstream::dial::Command;
+use crate::upstream::connect::Command;
 use crate::{audit, catalog, config, downstream, pins, policy, upstream};
 
 /// What every child process inherits; everything else must be named.
@@ -380,7 +380,7 @@ transport = "sse"
         assert!(!reset_on_progress && !settings.retry.jitter);
         let upstream::Retry { backoff, max_backoff, .. } = settings.retry;
         assert_eq!([backoff, max_backoff], [5, 6].map(seconds));
-        let expected = upstream::breaker::Settings {
+        let expected = upstream::health::breaker::Settings {
             failures: 2,
             cool_down: seconds(1),
             max_cool_down: seconds(2),

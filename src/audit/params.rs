@@ -5,7 +5,7 @@
 //! Knows nothing of: the rest of a line.
 
 use super::Arguments;
-use super::line::{MAX_FIELD_BYTES, quote};
+use super::entry::{MAX_FIELD_BYTES, quote};
 use crate::hex::hex;
 use crate::json::Object;
 use crate::sha256::sha256;

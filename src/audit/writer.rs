@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::chain::Chain;
+use super::entry::Line;
 use super::file::{Broken, CannotOpen, Log, Opened};
-use super::line::Line;
 use super::{Counts, OnError, QUEUE, Settings, Target};
 
 /// What waits to be written.

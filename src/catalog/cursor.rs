@@ -81,7 +81,7 @@ const MAX_CURSOR_BYTES: usize = 4 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::item::MAX_URI_BYTES;
+    use crate::mcp::definition::item::MAX_URI_BYTES;
     use proptest::prelude::*;
 
     fn cursor(upstream: &str, key: &str) -> Cursor {

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 
 use super::cursor::Cursor;
-use crate::mcp::older::Form;
+use crate::mcp::definition::downgrade::Form;
 
 /// What the kept pages of the process may take together, in bytes.
 const MAX_BYTES: usize = 16 << 20;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use super::Outlet;
 use super::pages::Pages;
 use super::view::Target;
-use crate::bulk;
+use crate::cpu_bound;
 use crate::mcp::name::UpstreamName;
 
 /// Sorted rows, and the way from a key to its row.
@@ -90,7 +90,7 @@ impl Drop for Table {
     /// The last one that has it may be a request, or a stream that compares it with a newer one.
     fn drop(&mut self) {
         let (rows, index) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.index));
-        bulk::discard(rows.len(), (rows, index));
+        cpu_bound::discard(rows.len(), (rows, index));
     }
 }
 

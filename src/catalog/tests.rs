@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::*;
+use crate::mcp::definition::downgrade::Form;
 use crate::mcp::kind::Topic;
 use crate::mcp::name::Characters;
-use crate::mcp::older::Form;
 use crate::mcp::pattern::Rules;
 
 /// A role made of patterns over `<upstream>/<key>`, the same for all kinds.

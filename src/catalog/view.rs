@@ -16,14 +16,14 @@ use super::cursor::Cursor;
 use super::pages::{Cut, Rendered};
 use super::table::Table;
 use super::{Filter, Outlet, Settings, template, uri};
-use crate::bulk;
+use crate::cpu_bound;
 use crate::json;
-use crate::mcp::arguments::Declared;
 use crate::mcp::capabilities::Capabilities;
+use crate::mcp::definition::arguments::Declared;
+use crate::mcp::definition::downgrade::Form;
+use crate::mcp::definition::param_headers::Mirror;
 use crate::mcp::kind::{Kind, Topic};
-use crate::mcp::mirror::Mirror;
 use crate::mcp::name::UpstreamName;
-use crate::mcp::older::Form;
 use crate::mcp::uri::{CanonicalUri, NotCanonical};
 
 /// What one role sees. Only the catalog makes one.
@@ -182,7 +182,7 @@ impl View {
             // Every stream asks: what has not changed is the same `Arc`, table or row, and nothing is copied.
             let [new_rows, old_rows] =
                 [new, old].map(|table| table.rows().iter().filter(|row| row.is_for(form)));
-            !Arc::ptr_eq(new, old) && bulk::run(new.rows().len(), || !new_rows.eq(old_rows))
+            !Arc::ptr_eq(new, old) && cpu_bound::run(new.rows().len(), || !new_rows.eq(old_rows))
         })
     }
 

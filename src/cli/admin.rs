@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tracing::{debug, info, warn};
 
-use super::failure::Failure;
+use super::exit::Failure;
+use crate::admin::discovery::{self, Told};
+use crate::admin::{self, token};
 use crate::audit::Audit;
 use crate::config::Config;
-use crate::ops::whereabouts::{self, Told};
-use crate::ops::{self, token};
 
 /// Listens where the configuration says, with the socket that was handed over if that is there; `None` where it says
 /// not to, or where nothing is said and somebody else has the usual address.
@@ -53,7 +53,7 @@ pub(super) fn settings(
     file: Option<&Path>,
     endpoint: &str,
     audit: Audit,
-) -> ops::Settings {
+) -> admin::Settings {
     let token = match (&config.admin.token, &config.state.dir) {
         (Some(token), _) => Some(token.clone()),
         (None, Some(dir)) => token::keep(dir).map_or_else(
@@ -77,7 +77,7 @@ pub(super) fn settings(
     let address = listener.local_addr().unwrap_or(config.admin.address());
     info!(address = %address, "operators may look at http://{address}");
     let hosts = config.server.allowed_hosts.iter().filter_map(|host| host.parse().ok());
-    ops::Settings {
+    admin::Settings {
         loopback: config.admin.is_loopback(),
         allowed_hosts: hosts.collect(),
         token,
@@ -93,7 +93,7 @@ pub(super) fn settings(
 pub(super) fn tell(config: &Config, listener: &TcpListener, file: Option<&Path>) -> Option<Told> {
     let (state, file) = (config.state.dir.as_deref()?, whole(file?));
     let address = listener.local_addr().ok()?;
-    let told = whereabouts::tell(state, &file, address);
+    let told = discovery::tell(state, &file, address);
     // They look where the configuration says, too.
     told.map_err(|error| debug!(%error, "where operators are answered is not kept")).ok()
 }

@@ -7,14 +7,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::content::plain;
-use super::failure::Failure;
+use super::exit::Failure;
 use super::help;
-use super::house::{ConfigArgs, options};
 use super::output;
 use crate::app::App;
 use crate::audit::verify::{self, Report, Trouble};
 use crate::audit::{Audit, Writer, family};
+use crate::cli::query::oneshot::{ConfigArgs, options};
+use crate::cli::query::render::plain;
 use crate::config::Config;
 use crate::json::{self, Object};
 use crate::regular_file;

@@ -3,13 +3,14 @@
 use std::io::Write;
 use std::time::SystemTime;
 
-use super::content::plain;
-use super::failure::{Failure, problems};
-use super::house::{ConfigArgs, House, options};
-use super::needed::Wanted;
-use super::{log, output};
+use super::exit::{Failure, problems};
+use super::output;
 use crate::app;
 use crate::catalog::{Problems, View};
+use crate::cli::query::oneshot::{ConfigArgs, House, options};
+use crate::cli::query::render::plain;
+use crate::cli::query::required_upstreams::Wanted;
+use crate::cli::server::log;
 use crate::config::{self, Config, Options};
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;

@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::failure::Failure;
+use super::exit::Failure;
 use super::{Cli, output};
 
 /// What `weir completions` takes.

@@ -14,8 +14,9 @@ use super::clients::document::{self, Value, Written};
 use super::clients::places::{self, Scope};
 use super::clients::server::{self, Server, Wire};
 use super::clients::{Client, Http};
-use super::failure::Failure;
-use super::{files, house, output};
+use super::exit::Failure;
+use super::{files, output};
+use crate::cli::query::oneshot;
 use crate::config::{self, Config, Entrance};
 use entry::Way;
 use insert::Inserted;
@@ -138,7 +139,7 @@ fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
     }
     let config = match &args.config {
         Some(path) => path.clone(),
-        None => house::find()?,
+        None => oneshot::find()?,
     };
     let config = std::path::absolute(&config)
         .map_err(|error| Failure::Usage(format!("{} is no path: {error}", config.display())))?;
@@ -158,14 +159,14 @@ fn way(args: &Args, client: &Client) -> Result<(Way, Vec<String>), Failure> {
 fn load(args: &Args) -> Result<Entrance, Failure> {
     let path = match &args.config {
         Some(path) => path.clone(),
-        None => house::find()?,
+        None => oneshot::find()?,
     };
     if !path.exists() {
         let text = format!("{} is not there; `weir init` writes one", path.display());
         return Err(Failure::Usage(text));
     }
     // Whether Weir would dare to serve with it is not the question here.
-    Config::entrance(&path, &house::options(true)).map_err(Failure::Config)
+    Config::entrance(&path, &oneshot::options(true)).map_err(Failure::Config)
 }
 
 /// Where clients of this machine reach the server of a configuration.

@@ -3,28 +3,29 @@
 //! Whether it is seen is asked of the client's own view, as every request asks it; what follows are the reasons, from
 //! the upstream to the client. Everything is told: it is for whoever holds the configuration.
 
-mod left;
+mod live;
 mod reasons;
+mod report;
 mod route;
 mod search;
-mod story;
-mod whole;
+mod upstream;
 
 use clap::ValueEnum;
 
-use super::content::shown_json;
-use super::failure::Failure;
-use super::house::{AskArgs, House};
-use super::needed::{Meant, Wanted};
-use super::{output, waiting};
+use super::exit::Failure;
+use super::output;
+use crate::admin::status::HELD_BACK;
 use crate::app;
+use crate::cli::query::oneshot::{AskArgs, House};
+use crate::cli::query::progress;
+use crate::cli::query::render::shown_json;
+use crate::cli::query::required_upstreams::{Meant, Wanted};
 use crate::config::owner_of;
 use crate::gateway::Guest;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::ops::status::HELD_BACK;
+use report::{About, Fact, Finding, Sight, Story};
 use search::{Hit, search};
-use story::{About, Fact, Finding, Sight, Story};
 
 /// What `weir explain` takes.
 #[derive(Debug, clap::Args)]
@@ -64,7 +65,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let kind = args.kind.map(Kind::from);
     House::visit(&args.ask, Wanted::Meant(kind, &args.name), async |house| {
         let mut findings = findings(house, &args, kind).await;
-        let mut asker = left::Asker::new(house);
+        let mut asker = live::Asker::new(house);
         for finding in &mut findings {
             asker.tell_of_running(finding).await;
             if let Some(client) = &args.ask.client {
@@ -101,11 +102,11 @@ async fn findings(house: &House, args: &Args, kind: Option<Kind>) -> Vec<Finding
         return vec![Finding { kind, upstream: name, own, facts, ..Finding::default() }];
     }
     if let Meant::Upstream(it) = meant {
-        return vec![whole::finding(house, &it.name, &eyes)];
+        return vec![upstream::finding(house, &it.name, &eyes)];
     }
     let about = || "waiting for what the upstreams list".to_owned();
     let found = search(house, &meant, &args.name, kind);
-    let found = waiting::watched(house.json(), about, found).await;
+    let found = progress::watched(house.json(), about, found).await;
     let uri = match &meant {
         Meant::Uri => Some(args.name.as_str()),
         Meant::OwnUri(_, own) => Some(*own),

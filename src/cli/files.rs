@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::failure::Failure;
-use super::moment::to_words;
+use super::exit::Failure;
+use super::timestamp::to_words;
 use crate::regular_file;
 
 /// Writes a file: beside it first, then in its place, so that a reader finds the old text or the new one.

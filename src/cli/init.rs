@@ -19,7 +19,7 @@ use super::clients::places::{self, Scope};
 use super::clients::server::{self, Server};
 use super::clients::variables::{self, Input};
 use super::connect::leads_here;
-use super::failure::Failure;
+use super::exit::Failure;
 use super::{files, output};
 use crate::config::{Config, Severity, nearest};
 use mapping::Origin;
@@ -191,7 +191,7 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
     if text.count == 0 {
         let places: Vec<_> = sources.iter().map(|one| one.path.display().to_string()).collect();
         for line in told.iter().filter(|line| line.starts_with(' ')) {
-            output::tell(&super::content::plain(line));
+            output::tell(&crate::cli::query::render::plain(line));
         }
         return Err(Failure::NoConfig(format!(
             "{}: no MCP server to take over; name another file with --from FILE, or begin with \
@@ -200,7 +200,7 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
         )));
     }
     if args.print {
-        told.iter().for_each(|line| output::tell(&super::content::plain(line)));
+        told.iter().for_each(|line| output::tell(&crate::cli::query::render::plain(line)));
         output::print(|out| out.write_all(text.to_string().as_bytes()))?;
         output::tell("nothing was written; secrets have become variables to set");
         return Ok(());
@@ -215,7 +215,7 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
     make_way(&output, args.force, true)?;
     vault.write(&beside)?;
     files::write(&output, &text.to_string())?;
-    told.iter().for_each(|line| output::tell(&super::content::plain(line)));
+    told.iter().for_each(|line| output::tell(&crate::cli::query::render::plain(line)));
     let plural = if text.count == 1 { "" } else { "s" };
     output::tell(&format!("wrote {}: {} upstream{plural}", output.display(), text.count));
     judge(&output);
@@ -231,7 +231,9 @@ fn take_over(from: &str, args: &Args) -> Result<(), Failure> {
 
 /// Says what is missing until Weir can start with it: mostly variables that nobody has set here.
 fn judge(output: &Path) {
-    let Err(report) = Config::check(output, &super::house::options(true)) else { return };
+    let Err(report) = Config::check(output, &crate::cli::query::oneshot::options(true)) else {
+        return;
+    };
     let mistakes: Vec<_> =
         report.problems().iter().filter(|problem| problem.severity == Severity::Error).collect();
     for problem in mistakes.iter().take(MAX_TOLD) {
@@ -362,8 +364,10 @@ impl Document {
 
     /// Adds an upstream, its notes above it.
     fn push(&mut self, name: &str, mut table: Table, notes: &[String]) {
-        let notes: String =
-            notes.iter().map(|note| format!("# {}\n", super::content::plain(note))).collect();
+        let notes: String = notes
+            .iter()
+            .map(|note| format!("# {}\n", crate::cli::query::render::plain(note)))
+            .collect();
         table.decor_mut().set_prefix(format!("\n{notes}"));
         if let Some(upstreams) = self.document.get_mut("upstreams").and_then(Item::as_table_mut) {
             upstreams.insert(name, Item::Table(table));

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::clients::document::{self, Written};
-use super::failure::Failure;
-use super::moment::to_words;
-use super::{files, help, house, output};
+use super::exit::Failure;
+use super::timestamp::to_words;
+use super::{files, help, output};
+use crate::cli::query::oneshot;
 use crate::config::{self, AuthMode, Client, Config, nearest};
 use crate::hex::hex;
 use crate::json::{self, Object};
@@ -362,9 +363,9 @@ impl Desk {
     fn open(place: &Place) -> Result<Self, Failure> {
         let path = match &place.config {
             Some(path) => path.clone(),
-            None => house::find()?,
+            None => oneshot::find()?,
         };
-        let options = house::options(true);
+        let options = oneshot::options(true);
         let config = Config::without_upstreams(&path, &options).map_err(Failure::Config)?;
         let files = Config::files(&path, &options).map_err(Failure::Config)?;
         Ok(Self { config, files })

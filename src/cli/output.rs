@@ -8,7 +8,7 @@ use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 
 use clap::ValueEnum;
 
-use super::failure::Failure;
+use super::exit::Failure;
 
 /// When to write colors. What `auto` means is left to the usual variables: `NO_COLOR`, `CLICOLOR`,
 /// `CLICOLOR_FORCE`, `TERM`.

@@ -4,11 +4,12 @@ use std::io::Write;
 
 use clap::ValueEnum;
 
-use super::content::{plain, shown_json};
-use super::failure::Failure;
-use super::house::{ConfigArgs, House, options};
-use super::needed::Wanted;
-use super::{log, output};
+use super::exit::Failure;
+use super::output;
+use crate::cli::query::oneshot::{ConfigArgs, House, options};
+use crate::cli::query::render::{plain, shown_json};
+use crate::cli::query::required_upstreams::Wanted;
+use crate::cli::server::log;
 use crate::config::Mode;
 use crate::json::{self, Object};
 use crate::mcp::kind::Kind;

@@ -1,6 +1,6 @@
 //! `weir schema`: what can be written in a configuration, for editors and for people.
 
-use super::failure::Failure;
+use super::exit::Failure;
 use super::output;
 use crate::config;
 

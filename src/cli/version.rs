@@ -3,7 +3,7 @@
 use std::env::consts::{ARCH, OS};
 use std::io::Write;
 
-use super::failure::Failure;
+use super::exit::Failure;
 use super::output;
 use crate::json::{self, Object};
 use crate::mcp::revision::{Era, Revision};

@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use super::file::{Parsed, Table, Value};
 use super::oidc::Provider;
-use super::report::{Complaint, did_you_mean};
 use super::upstreams::patterns;
-use super::{Options, Server, value};
+use super::{Options, Server};
+use crate::config::reader::report::{Complaint, did_you_mean};
+use crate::config::reader::table_reader::{Parsed, Table, Value};
+use crate::config::reader::value;
 
 /// Who may enter without a key.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,9 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::file::Table;
-use super::report::Complaint;
-use super::{Surroundings, secrets, value};
+use super::{Surroundings, secrets};
+use crate::config::reader::report::Complaint;
+use crate::config::reader::table_reader::Table;
+use crate::config::reader::value;
 use crate::secret::Secret;
 
 /// Where operators look at a running Weir.

@@ -3,11 +3,11 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use super::file::Table;
-use super::report::Complaint;
-use super::value;
-use super::variables::Environment;
 pub(super) use crate::audit::{Arguments, OnError};
+use crate::config::reader::report::Complaint;
+use crate::config::reader::table_reader::Table;
+use crate::config::reader::value;
+use crate::config::reader::variables::Environment;
 
 /// Whether requests are recorded, where and how.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,9 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::file::{Name, Parsed, Table, Value};
-use super::report::Complaint;
-use super::value;
+use crate::config::reader::report::Complaint;
+use crate::config::reader::table_reader::{Name, Parsed, Table, Value};
+use crate::config::reader::value;
 use crate::guard::{ArgumentCheck, BadPattern, HiddenText, Output, Pattern, Rules};
 use crate::mcp::kind::Kind;
 use crate::pins::{Lock, Mode};

@@ -8,10 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
-use super::file::{Name, Parsed, Table, Value};
-use super::report::Complaint;
 use super::secrets::{self, Vault};
-use super::value;
+use crate::config::reader::report::Complaint;
+use crate::config::reader::table_reader::{Name, Parsed, Table, Value};
+use crate::config::reader::value;
 
 /// Reads all headers to add to every request.
 pub(super) fn headers(

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::access::{self, warn_of_unknown_upstream};
-use super::file::{Parsed, Table, Value};
-use super::report::{Complaint, did_you_mean};
-use super::value;
+use crate::config::reader::report::{Complaint, did_you_mean};
+use crate::config::reader::table_reader::{Parsed, Table, Value};
+use crate::config::reader::value;
 use crate::downstream::era::OTHER_METHODS;
 use crate::mcp::call::Method;
 use crate::mcp::kind::Kind;

@@ -4,9 +4,9 @@ use hyper::Uri;
 
 use super::Server;
 use super::access::{Roles, existing_role};
-use super::file::{Parsed, Table, Value};
-use super::report::Complaint;
-use super::value;
+use crate::config::reader::report::Complaint;
+use crate::config::reader::table_reader::{Parsed, Table, Value};
+use crate::config::reader::value;
 use crate::policy::tokens::discovery::{is_loopback, may_hold_keys};
 use crate::policy::tokens::{Algorithm, Preset, Settings};
 

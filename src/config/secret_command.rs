@@ -20,8 +20,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::report::Complaint;
-use super::variables::Environment;
+use crate::config::reader::report::Complaint;
+use crate::config::reader::variables::Environment;
 
 /// Why a program or a file gives no secret, in words that follow its name.
 pub(super) struct Refusal {

@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 use toml::de::DeValue;
 use zeroize::Zeroizing;
 
-use super::file::{Parsed, Table};
-use super::report::Complaint;
 use super::secret_command::{self, Refusal, TOO_MUCH};
-use super::value;
-use super::variables::{Environment, is_name, is_not_set};
+use crate::config::reader::report::Complaint;
+use crate::config::reader::table_reader::{Parsed, Table};
+use crate::config::reader::value;
+use crate::config::reader::variables::{Environment, is_name, is_not_set};
 use crate::regular_file;
 use crate::secret::Secret;
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::http::uri::Authority;
 
-use super::file::Table;
-use super::report::{Complaint, did_you_mean};
+use super::Surroundings;
 use super::upstreams::Upstreams;
-use super::{Surroundings, value};
-use crate::downstream::http::tls::Files;
+use crate::config::reader::report::{Complaint, did_you_mean};
+use crate::config::reader::table_reader::Table;
+use crate::config::reader::value;
+use crate::downstream::http::connection::tls::Files;
 use crate::downstream::http::{MESSAGES_PATH, STREAM_PATH};
 use crate::downstream::{PerClient, Timeouts};
 use crate::mcp::name::{ALTERED_LENGTH, Characters};

@@ -1,12 +1,12 @@
 //! `[server.tls]`: what the server is secured with, and which certificates its clients may show.
 
-use crate::downstream::http::tls::{Broken, Files, Key, Tls};
+use crate::downstream::http::connection::tls::{Broken, Files, Key, Tls};
 
 use super::Surroundings;
-use super::file::{Parsed, Table, Value};
-use super::report::Complaint;
 use super::secrets::secret;
-use super::value;
+use crate::config::reader::report::Complaint;
+use crate::config::reader::table_reader::{Parsed, Table, Value};
+use crate::config::reader::value;
 
 /// Whether clients have to show a certificate, where a CA for them is named.
 pub(super) const CLIENT_CERTIFICATES: [(&str, bool); 2] = [("optional", false), ("required", true)];

@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
 
-use super::file::{Name, Parsed, Table, Value};
-use super::report::{Complaint, Span};
 use super::secrets::{self, Vault};
-use super::tuning::{EraChoice, Of, SharingChoice, Tuning, tuning};
-use super::{Patterns, Surroundings, guard, headers, value};
+use super::upstream_defaults::{EraChoice, Of, SharingChoice, Tuning, tuning};
+use super::{Patterns, Surroundings, guard, headers};
+use crate::config::reader::report::{Complaint, Span};
+use crate::config::reader::table_reader::{Name, Parsed, Table, Value};
+use crate::config::reader::value;
 use crate::guard::Rules;
 use crate::pins::Mode;
 use crate::secret::Secret;
-use crate::upstream::breaker::Settings as Breaker;
+use crate::upstream::health::breaker::Settings as Breaker;
 use crate::upstream::{Limits, OnDown, Retry, Timeouts, Transport};
 
 /// One upstream, with what it inherits.

@@ -13,18 +13,19 @@ use futures::{FutureExt, StreamExt, stream};
 use hyper::StatusCode;
 use serde::de::IgnoredAny;
 
-use super::answer::{Answer, Refused, Text, Way};
-use super::calls::Calls;
-use super::http::bounded::unread;
+use super::http::admission::unread;
+use super::in_flight::Calls;
 use super::legacy::{self, Peer};
-use super::recording::recorded;
-use super::{BATCH_WIDTH, MAX_BATCH, encode};
+use super::response::{Answer, Refused, Text, Way};
+use super::{BATCH_WIDTH, MAX_BATCH};
 use crate::audit::Record;
-use crate::budget::{Allowance, Growing};
+use crate::downstream::response::audit_events::recorded;
+use crate::downstream::response::results;
 use crate::gateway::Guest;
 use crate::json;
+use crate::jsonrpc::{self, Id, Invalid, Message, code};
 use crate::mcp::revision::Revision;
-use crate::rpc::{self, Id, Invalid, Message, code};
+use crate::memory_budget::{Allowance, Growing};
 
 /// Whether a text is an array and not an object.
 pub(super) fn is_batch(text: &[u8]) -> bool {
@@ -121,7 +122,7 @@ pub(super) fn serve(
                     Answer { status: StatusCode::OK, ..answer }
                 }
                 _ => {
-                    let refused = encode::too_large("all upstreams together", max_reply);
+                    let refused = results::too_large("all upstreams together", max_reply);
                     Answer::refused(id.as_ref(), &refused)
                 }
             };
@@ -142,7 +143,7 @@ pub(super) fn serve(
                 for record in &records {
                     recorded(record, Answer::refused(None, &refused));
                 }
-                rpc::write_error(None, &refused.error.to_bytes())
+                jsonrpc::write_error(None, &refused.error.to_bytes())
             }
         };
         let text = Text::Whole(text);

@@ -5,24 +5,19 @@
 //!
 //! Knows nothing of: what is said on a connection; see `endpoint`.
 
-mod accept;
-mod body;
-pub(super) mod bounded;
-pub(super) mod crowding;
+pub(super) mod admission;
+mod audit_event;
+pub mod connection;
 mod detach;
-mod endpoint;
-mod framing;
+mod handler;
 mod head;
-mod incoming;
-pub(super) mod pair;
-mod protection;
-mod record;
+pub(super) mod http_sse;
+mod oauth_metadata;
+mod request_body;
+mod response_body;
 mod resume;
 mod routes;
-mod streams;
-pub mod tls;
-mod wire;
-mod workers;
+mod sse_streams;
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -42,15 +37,15 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::Doors;
-use crate::meter::Gauge;
+pub use crate::downstream::http::connection::listener::{Socket, accept_loop};
+use crate::downstream::http::connection::timed_io::{Phases, Wire};
+use crate::downstream::http::connection::tls::Tls;
+pub use crate::downstream::http::connection::workers::{LAST_TASKS, Workers};
+use crate::metrics::Gauge;
 use crate::policy::Certificate;
-pub use accept::{Socket, accept_loop};
-pub use pair::{MESSAGES_PATH, STREAM_PATH};
-pub use protection::Protection;
+pub use http_sse::{MESSAGES_PATH, STREAM_PATH};
+pub use oauth_metadata::Protection;
 pub use routes::Route;
-use tls::Tls;
-use wire::{Phases, Wire};
-pub use workers::{LAST_TASKS, Workers};
 
 /// What is known of a connection's other end.
 #[derive(Debug, Clone)]
@@ -104,7 +99,7 @@ where
         }
         Err(error) => {
             debug!(%peer, %error, "a TLS handshake failed");
-            record::refused_handshake(&doors.now(), peer);
+            audit_event::refused_handshake(&doors.now(), peer);
         }
     }
 }
@@ -134,7 +129,7 @@ where
         let busy = wire.busy(request.body().size_hint().exact());
         // Boxed: hyper keeps room for it for as long as the connection lives, and what a request takes is a
         // hundred times what an idle stream needs of it.
-        endpoint::answer(doors, from, request, busy, gone).map(Ok::<_, Infallible>).boxed()
+        handler::answer(doors, from, request, busy, gone).map(Ok::<_, Infallible>).boxed()
     });
     let connection = builder.serve_connection(TokioIo::new(wire.clone()), service);
     let ended = {

@@ -7,35 +7,36 @@
 //!
 //! Knows nothing of: sessions and their ids, and which wire it is on.
 
+pub(crate) mod stdio_handshake;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::FutureExt;
 use hyper::StatusCode;
 
-use super::answer::{Answer, Call, Refused, Way};
-use super::beside::Beside;
-use super::calls::Calls;
-use super::encode;
+use super::client_requests::{Asking, Questions};
 use super::era::Versions;
-use super::introduction;
-use super::meta;
-use super::questions::{Asking, Questions};
-use super::recording::concluded;
-use crate::budget::Allowance;
+use super::in_flight::Calls;
+use super::request_meta;
+use super::response::{Answer, Call, Refused, Way};
 use crate::catalog::View;
+use crate::downstream::response::audit_events::concluded;
+use crate::downstream::response::call_stream::Beside;
+use crate::downstream::response::results;
 use crate::gateway::{End, Fault, Guest, Subscribed, Subscriptions, Went};
 use crate::json::Object;
+use crate::jsonrpc::{Id, Request, code};
 use crate::mcp;
 use crate::mcp::call::{Ask, Caller, Client, Method, Outcome, Reply};
 use crate::mcp::capabilities::{Capabilities, Tasks};
+use crate::mcp::definition::downgrade::{self, Form};
+use crate::mcp::input_request::Abilities;
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
-use crate::mcp::log::{Level, Wanted};
-use crate::mcp::older::{self, Form};
-use crate::mcp::question::Abilities;
+use crate::mcp::log_level::{Level, Wanted};
 use crate::mcp::revision::{Era, Revision};
+use crate::memory_budget::Allowance;
 use crate::policy::limits::Permit;
-use crate::rpc::{Id, Request, code};
 
 /// The request that opens a conversation.
 pub(super) const OPENING: &str = "initialize";
@@ -95,7 +96,7 @@ fn introduce(
     let revision = requested.or(versions.newest_legacy()).ok_or_else(|| {
         invalid_params(&format!("no version with a handshake is served: {}", versions.to_text()))
     })?;
-    let kept = |member| introduction::kept(params, member).map_err(|text| invalid_params(&text));
+    let kept = |member| stdio_handshake::kept(params, member).map_err(|text| invalid_params(&text));
     let (info, declared) = (kept("clientInfo")?, kept("capabilities")?);
     let capabilities = params.get_object("capabilities").unwrap_or_default();
     let subscriptions = guest.subscriptions(&client.tasks);
@@ -112,9 +113,9 @@ fn introduce(
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
     let view = guest.view();
-    result.set("capabilities", encode::capabilities(&told(&view, revision)).to_bytes());
-    result.set("serverInfo", encode::server_info());
-    encode::set_instructions(&mut result, &view);
+    result.set("capabilities", results::capabilities(&told(&view, revision)).to_bytes());
+    result.set("serverInfo", results::server_info());
+    results::set_instructions(&mut result, &view);
     Ok((peer, result.to_bytes()))
 }
 
@@ -142,7 +143,7 @@ pub(super) fn unopened(guest: &Guest, request: &Request, hint: &str) -> Answer {
     let known = Kind::of_list_method(method).is_some() || Method::of(method).is_some();
     let refused = match known {
         true => Refused::new(StatusCode::BAD_REQUEST, code::INVALID_REQUEST, hint),
-        false => encode::unknown_method(StatusCode::OK, method),
+        false => results::unknown_method(StatusCode::OK, method),
     };
     Answer::refused(Some(id), &refused)
 }
@@ -165,9 +166,9 @@ pub(super) fn serve(
         let answer = concluded(&record, timing, Answer::refused(Some(&id), &refused));
         Call::answered(answer)
     };
-    let owned = match meta::take(&mut params) {
+    let owned = match request_meta::take(&mut params) {
         Ok(owned) => owned,
-        Err(meta::BadMeta(text)) => return refuse(timing, invalid_params(&text)),
+        Err(request_meta::BadMeta(text)) => return refuse(timing, invalid_params(&text)),
     };
     let Some(open) = calls.open(&id) else {
         return refuse(timing, id_in_use());
@@ -262,7 +263,7 @@ async fn answer(
         }
         None => {}
     }
-    Err(encode::unknown_method(StatusCode::OK, method))
+    Err(results::unknown_method(StatusCode::OK, method))
 }
 
 async fn list(
@@ -273,12 +274,12 @@ async fn list(
     kind: Kind,
     params: &Object,
 ) -> Result<Answer, Refused> {
-    let cursor = encode::cursor(params)?;
+    let cursor = results::cursor(params)?;
     let page = guest.list(permit, kind, cursor.as_deref(), Form::of(revision)).await;
     let page = page.map_err(|fault| refuse(&fault))?;
-    let mut result = encode::page(kind, &page);
+    let mut result = results::page(kind, &page);
     let mut meta = Object::new();
-    encode::set_partial(&mut meta, &page.partial);
+    results::set_partial(&mut meta, &page.partial);
     if !meta.is_empty() {
         result.set("_meta", meta.to_bytes());
     }
@@ -310,7 +311,7 @@ async fn ask(
             }
         }
     };
-    if encode::says_no_such_resource(guest, method, &key, &reply) {
+    if results::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
     }
     self::reply(id, method, reply, allowed).await
@@ -333,7 +334,7 @@ async fn subscribe(
     guest.settle().await;
     // What is not declared is not there.
     if !guest.view().capabilities().subscribe {
-        return Err(encode::unknown_method(StatusCode::OK, method));
+        return Err(results::unknown_method(StatusCode::OK, method));
     }
     let uri = uri.ok_or_else(|| invalid_params("`uri` must be a string"))?;
     if method == UNSUBSCRIBE {
@@ -350,7 +351,7 @@ async fn subscribe(
         }
         Subscribed::Refused(Some(object)) => Ok(error(id, object)),
         Subscribed::Refused(None) => {
-            Err(encode::broken("the upstream does not tell of changes of this resource"))
+            Err(results::broken("the upstream does not tell of changes of this resource"))
         }
     }
 }
@@ -370,17 +371,19 @@ async fn reply(
         return Ok(Answer::passing(id, body));
     }
     // A modern result may say that it is none, which these clients would not understand.
-    let result = body.read(allowed).await.map_err(|why| encode::uncollected(&why))?;
-    let mut object = result.map_err(|_| encode::broken("the upstream's result cannot be read"))?;
+    let result = body.read(allowed).await.map_err(|why| results::uncollected(&why))?;
+    let mut object = result.map_err(|_| results::broken("the upstream's result cannot be read"))?;
     let is_complete = matches!(object.get("resultType"), None | Some("\"complete\""));
-    if is_complete && method == Method::CallTool && older::result(&mut object) {
+    if is_complete && method == Method::CallTool && downgrade::result(&mut object) {
         return Ok(Answer::object(id, &object));
     }
     match object.get("resultType") {
         None | Some("\"complete\"") => Ok(Answer::object(id, &object)),
         // What can be asked has been, on the way here.
         Some("\"input_required\"") => Err(unasked()),
-        Some(_) => Err(encode::broken("the upstream's result is of a type that is not known here")),
+        Some(_) => {
+            Err(results::broken("the upstream's result is of a type that is not known here"))
+        }
     }
 }
 
@@ -395,7 +398,7 @@ fn error(id: &Id, error: Bytes) -> Answer {
         )
     };
     match Object::parse_within(error.clone(), usize::MAX) {
-        Ok(mut object) if encode::code_of(&object).is_some_and(is_modern) => {
+        Ok(mut object) if results::code_of(&object).is_some_and(is_modern) => {
             object.set("code", code::INTERNAL_ERROR.to_string());
             object.take("data");
             Answer::error(Some(id), StatusCode::OK, &object.to_bytes())
@@ -409,25 +412,25 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
     match fault {
         Fault::Request(text) => invalid_params(text),
         Fault::NoSuchItem { kind: Kind::Resource, key } => {
-            encode::no_such_resource(mcp::code::RESOURCE_NOT_FOUND, key)
+            results::no_such_resource(mcp::code::RESOURCE_NOT_FOUND, key)
         }
         Fault::NoSuchItem { kind: kind @ (Kind::Prompt | Kind::Tool | Kind::Template), key } => {
             invalid_params(&format!("Unknown {kind}: {key}"))
         }
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
-        Fault::TaskIdTooLong { upstream } => encode::task_id_too_long(upstream),
-        Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
-        Fault::Unrecorded => encode::unrecorded(),
-        Fault::TooManyWaiting => encode::too_many_waiting(),
-        Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
-        Fault::Refused { upstream, found } => encode::refused(upstream, found),
+        Fault::TaskIdTooLong { upstream } => results::task_id_too_long(upstream),
+        Fault::TooBusy { retry_after } => results::too_busy(*retry_after),
+        Fault::Unrecorded => results::unrecorded(),
+        Fault::TooManyWaiting => results::too_many_waiting(),
+        Fault::Upstream { upstream, cause } => results::upstream_failed(upstream, cause),
+        Fault::Refused { upstream, found } => results::refused(upstream, found),
     }
 }
 
 /// An upstream asks for what it was not offered.
 fn unasked() -> Refused {
-    encode::broken("the upstream asks for something where nothing can be asked")
+    results::broken("the upstream asks for something where nothing can be asked")
 }
 
 /// A request's id is that of one that has not been answered.

@@ -5,6 +5,7 @@
 //!
 //! Knows nothing of: connections, and which wire it is on.
 
+pub(crate) mod headers;
 mod input;
 mod listening;
 
@@ -12,26 +13,25 @@ use bytes::Bytes;
 use futures::FutureExt;
 use hyper::{HeaderMap, StatusCode};
 
-use super::answer::{Answer, Call, Refused, Way};
-use super::beside::Beside;
-use super::encode;
 use super::era::Versions;
-use super::meta::{self, Owned};
-use super::modern_headers;
-use super::recording::concluded;
-use super::streams::Streams;
-use crate::budget::Allowance;
+use super::request_meta::{self, Owned};
+use super::response::{Answer, Call, Refused, Way};
+use crate::downstream::limits::stream_limit::Streams;
+use crate::downstream::response::audit_events::concluded;
+use crate::downstream::response::call_stream::Beside;
+use crate::downstream::response::results;
 use crate::gateway::{End, Fault, Guest, Round};
 use crate::json::{self, Object};
+use crate::jsonrpc::{Id, Request, code};
 use crate::mcp;
 use crate::mcp::call::{Ask, Body, Caller, Method, Outcome, Reply};
 use crate::mcp::capabilities::{Capabilities, Tasks};
+use crate::mcp::definition::downgrade::Form;
+use crate::mcp::input_request::Abilities;
 use crate::mcp::kind::Kind;
-use crate::mcp::older::Form;
-use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
+use crate::memory_budget::Allowance;
 use crate::policy::limits::Permit;
-use crate::rpc::{Id, Request, code};
 use crate::upstream;
 pub(super) use listening::Listening;
 
@@ -71,7 +71,7 @@ pub(super) fn open(
     let opened = read_context(&mut request, headers, versions);
     match opened {
         Ok((revision, owned, capabilities)) => {
-            let param_headers = headers.map(modern_headers::params);
+            let param_headers = headers.map(headers::params);
             Ok(Opened { request, revision, owned, capabilities, param_headers })
         }
         Err(refused) => Err((request.id, refused)),
@@ -87,7 +87,8 @@ fn read_context(
     versions: &Versions,
 ) -> Result<(Revision, Owned, Object), Refused> {
     let bad = |text: &str| Refused::new(StatusCode::BAD_REQUEST, code::INVALID_PARAMS, text);
-    let owned = meta::take(&mut request.params).map_err(|meta::BadMeta(text)| bad(&text))?;
+    let owned = request_meta::take(&mut request.params)
+        .map_err(|request_meta::BadMeta(text)| bad(&text))?;
     // Spec, `_meta`: a request without a required field MUST be rejected with -32602 and 400.
     let version = owned.version.as_ref().and_then(string).ok_or_else(|| {
         bad("`_meta` must hold `io.modelcontextprotocol/protocolVersion`, a string")
@@ -98,20 +99,20 @@ fn read_context(
     let capabilities = Object::parse_again(capabilities)
         .map_err(|malformed| bad(&malformed.in_member(mcp::meta::CLIENT_CAPABILITIES)))?;
     if let Some(headers) = headers {
-        modern_headers::check_version(headers, &version)?;
+        headers::check_version(headers, &version)?;
     }
     let revision = version
         .parse()
         .ok()
         .filter(|revision: &Revision| revision.era() == Era::Modern && versions.has(*revision));
     let revision = revision.ok_or_else(|| unsupported_version(versions, &version))?;
-    owned.logs().map_err(|meta::BadMeta(text)| bad(&text))?;
+    owned.logs().map_err(|request_meta::BadMeta(text)| bad(&text))?;
     if let Some(headers) = headers {
-        modern_headers::check_method(headers, &request.method)?;
+        headers::check_method(headers, &request.method)?;
         let member = Method::of(&request.method).and_then(Method::header_member);
         // What is no string fails as a parameter, below.
         if let Some(subject) = member.and_then(|member| request.params.get_string(member)) {
-            modern_headers::check_name(headers, &subject)?;
+            headers::check_name(headers, &subject)?;
         }
     }
     Ok((revision, owned, capabilities))
@@ -125,8 +126,8 @@ fn discover(guest: &Guest, id: &Id, versions: &Versions) -> Answer {
     let view = guest.view();
     // This revision has tasks as an extension only.
     let capabilities = Capabilities { tasks: Tasks::default(), ..view.capabilities().clone() };
-    result.set("capabilities", encode::capabilities(&capabilities).to_bytes());
-    encode::set_instructions(&mut result, &view);
+    result.set("capabilities", results::capabilities(&capabilities).to_bytes());
+    results::set_instructions(&mut result, &view);
     // What can be asked changes with what the client may see and which upstreams are there.
     result.set("ttlMs", "0");
     result.set("cacheScope", PRIVATE);
@@ -182,7 +183,7 @@ pub(super) fn serve(
     if &*method == "initialize" {
         // Spec, versioning: an error to `initialize` SHOULD name the versions; it may be all that a
         // legacy client can show to its user.
-        let mut refused = encode::unknown_method(StatusCode::NOT_FOUND, &method);
+        let mut refused = results::unknown_method(StatusCode::NOT_FOUND, &method);
         refused.error.message = format!(
             "`initialize` does not exist in revision {revision}; versions served: {}",
             versions.to_text()
@@ -257,7 +258,7 @@ async fn answer(
         }
         None => {}
     }
-    Err(encode::unknown_method(StatusCode::NOT_FOUND, method))
+    Err(results::unknown_method(StatusCode::NOT_FOUND, method))
 }
 
 async fn list(
@@ -267,15 +268,15 @@ async fn list(
     kind: Kind,
     params: &Object,
 ) -> Result<Answer, Refused> {
-    let cursor = encode::cursor(params)?;
+    let cursor = results::cursor(params)?;
     let page = guest.list(permit, kind, cursor.as_deref(), Form::Newest).await;
     let page = page.map_err(|fault| refuse(&fault))?;
-    let mut result = encode::page(kind, &page);
+    let mut result = results::page(kind, &page);
     result.set("resultType", COMPLETE);
     result.set("ttlMs", page.ttl.as_millis().to_string());
     result.set("cacheScope", if page.public { "\"public\"" } else { PRIVATE });
     let mut meta = own_meta();
-    encode::set_partial(&mut meta, &page.partial);
+    results::set_partial(&mut meta, &page.partial);
     result.set("_meta", meta.to_bytes());
     Ok(Answer::list(id, &result))
 }
@@ -295,7 +296,7 @@ async fn ask(
     if let (Method::CallTool, Some(headers)) = (method, &mut caller.param_headers) {
         let target = guest.find(&ask, caller.revision).await.map_err(|fault| refuse(&fault))?;
         if let Some(mirror) = &target.mirror {
-            modern_headers::check_params(headers, mirror, &ask.params)?;
+            headers::check_params(headers, mirror, &ask.params)?;
         }
     }
     let key = ask.key.clone();
@@ -306,7 +307,7 @@ async fn ask(
             return Ok(Answer::result(id, &input::required(&questions, Some(&state))));
         }
     };
-    if encode::says_no_such_resource(guest, method, &key, &reply) {
+    if results::says_no_such_resource(guest, method, &key, &reply) {
         return Err(refuse(&Fault::NoSuchItem { kind: Kind::Resource, key }));
     }
     // Spec, caching: what depends on who asks is private, whatever the upstream may think.
@@ -331,8 +332,8 @@ async fn reply(
     if let (Era::Modern, Body::Arriving(_), false) = (reply.era, &body, is_private) {
         return Ok(Answer::passing(id, body));
     }
-    let result = body.read(allowed).await.map_err(|why| encode::uncollected(&why))?;
-    let mut object = result.map_err(|_| encode::broken("the upstream's result cannot be read"))?;
+    let result = body.read(allowed).await.map_err(|why| results::uncollected(&why))?;
+    let mut object = result.map_err(|_| results::broken("the upstream's result cannot be read"))?;
     if method == Method::GetTask {
         // SEP-2663: what a task waits for is asked as in any other reply.
         input::check(&object, Abilities::read(capabilities))?;
@@ -362,7 +363,7 @@ async fn reply(
             return Ok(Answer::object(id, &object));
         }
         Some(_) => {
-            return Err(encode::broken(
+            return Err(results::broken(
                 "the upstream's result is of a type that is not known here",
             ));
         }
@@ -392,7 +393,7 @@ fn error(id: &Id, method: Method, capabilities: &Object, error: Bytes) -> Answer
         object.set("code", code.to_string());
         object.to_bytes()
     };
-    let (status, error) = match encode::code_of(&object) {
+    let (status, error) = match results::code_of(&object) {
         Some(mcp::code::MISSING_CLIENT_CAPABILITY) => (StatusCode::BAD_REQUEST, error),
         Some(mcp::code::RESOURCE_NOT_FOUND) => {
             (StatusCode::OK, changed(&mut object, code::INVALID_PARAMS))
@@ -424,22 +425,22 @@ pub(super) fn refuse(fault: &Fault) -> Refused {
     match fault {
         Fault::Request(text) => invalid_params(text),
         Fault::NoSuchItem { kind: Kind::Resource, key } => {
-            encode::no_such_resource(code::INVALID_PARAMS, key)
+            results::no_such_resource(code::INVALID_PARAMS, key)
         }
         Fault::NoSuchItem { kind: kind @ (Kind::Prompt | Kind::Tool | Kind::Template), key } => {
             invalid_params(&format!("Unknown {kind}: {key}"))
         }
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Fault::NoSuchTask => invalid_params("Task not found"),
-        Fault::TaskIdTooLong { upstream } => encode::task_id_too_long(upstream),
-        Fault::TooBusy { retry_after } => encode::too_busy(*retry_after),
-        Fault::Unrecorded => encode::unrecorded(),
-        Fault::TooManyWaiting => encode::too_many_waiting(),
+        Fault::TaskIdTooLong { upstream } => results::task_id_too_long(upstream),
+        Fault::TooBusy { retry_after } => results::too_busy(*retry_after),
+        Fault::Unrecorded => results::unrecorded(),
+        Fault::TooManyWaiting => results::too_many_waiting(),
         Fault::Upstream { cause: upstream::Error::Undeclared(lacking), .. } => {
             input::undeclared(*lacking)
         }
-        Fault::Upstream { upstream, cause } => encode::upstream_failed(upstream, cause),
-        Fault::Refused { upstream, found } => encode::refused(upstream, found),
+        Fault::Upstream { upstream, cause } => results::upstream_failed(upstream, cause),
+        Fault::Refused { upstream, found } => results::refused(upstream, found),
     }
 }
 
@@ -460,7 +461,7 @@ fn unsupported_version(versions: &Versions, requested: &str) -> Refused {
 
 fn own_meta() -> Object {
     let mut meta = Object::new();
-    meta.set(mcp::meta::SERVER_INFO, encode::server_info());
+    meta.set(mcp::meta::SERVER_INFO, results::server_info());
     meta
 }
 
@@ -470,7 +471,7 @@ fn with_own_info(result: &Object) -> Option<Object> {
         return Some(own_meta());
     }
     let mut meta = result.get_object("_meta")?;
-    meta.set(mcp::meta::SERVER_INFO, encode::server_info());
+    meta.set(mcp::meta::SERVER_INFO, results::server_info());
     Some(meta)
 }
 
@@ -496,7 +497,7 @@ const PRIVATE: &str = "\"private\"";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::downstream::answer::Text;
+    use crate::downstream::response::Text;
     use crate::guard::Findings;
     use futures::{StreamExt, stream};
     use std::time::Duration;
@@ -610,7 +611,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_legacy_result_gains_what_this_revision_requires() {
-        let info = String::from_utf8_lossy(&encode::server_info()).into_owned();
+        let info = String::from_utf8_lossy(&results::server_info()).into_owned();
         let info = format!(r#""io.modelcontextprotocol/serverInfo":{info}"#);
         for (method, result, expected) in [
             (

@@ -8,6 +8,8 @@
 //!
 //! Knows nothing of: HTTP, and what is said in a session.
 
+pub(crate) mod event_store;
+
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,12 +19,12 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::Calls;
+use super::in_flight::Calls;
 use super::legacy::Peer;
-use super::tracks::Tracks;
 use crate::audit::SessionMark;
+use crate::downstream::session::event_store::Tracks;
 use crate::gateway::{Guest, Listen, Standing};
-use crate::meter::{Gauge, Histogram, Present};
+use crate::metrics::{Gauge, Histogram, Present};
 use crate::policy::Principal;
 use crate::secret;
 

@@ -15,19 +15,20 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::answer::{Answer, Call, Way};
-use super::calls::OpenCall;
-use super::conversation::Conversation;
+use super::in_flight::OpenCall;
 use super::modern::{Exchange, Listening};
-use super::recording::recorded;
-use super::turns::Turn;
-use super::{Doors, batch, encode, era, legacy, modern};
+use super::response::{Answer, Call, Way};
+use super::stream_session::Conversation;
+use super::{Doors, batch, era, legacy, modern};
 use crate::audit::Wire;
+use crate::downstream::limits::concurrency::Turn;
+use crate::downstream::response::audit_events::recorded;
+use crate::downstream::response::results;
 use crate::fairness::Workload;
 use crate::gateway::Guest;
-use crate::line::{Line, Lines};
+use crate::jsonrpc::{Message, Request};
+use crate::line_codec::{Line, Lines};
 use crate::mcp::revision::Era;
-use crate::rpc::{Message, Request};
 
 /// Serves the client at the other end of `input` and `output` until it closes its side or the house
 /// closes.
@@ -121,11 +122,11 @@ impl Client {
             Line::Whole(text) => text,
             Line::TooLong(_) => {
                 let limit = self.talk.door.settings.max_body;
-                let refused = encode::too_large("the client", limit);
+                let refused = results::too_large("the client", limit);
                 return self.say(self.talk.unread(Answer::refused(None, &refused))).await;
             }
             Line::NoRoom(_) => {
-                let refused = encode::full();
+                let refused = results::full();
                 return self.say(self.talk.unread(Answer::refused(None, &refused))).await;
             }
         };

@@ -30,7 +30,7 @@ use crate::mcp::pattern::Rules;
 use crate::policy::role::Role;
 use crate::policy::{self, Policy, keys::Key};
 use crate::sha256::sha256;
-use crate::upstream::dial::Stream;
+use crate::upstream::connect::Stream;
 use crate::upstream::{self, Limits, Retry, Source, Timeouts, Upstream};
 use script::{Script, command};
 
@@ -146,7 +146,7 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
         },
         required: false,
         lazy: false,
-        breaker: crate::upstream::breaker::Settings::default(),
+        breaker: crate::upstream::health::breaker::Settings::default(),
         on_down: crate::upstream::OnDown::Keep,
         kept_in: None,
     }

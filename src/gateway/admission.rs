@@ -8,17 +8,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::parking::Request;
-use super::rounds::state_of;
+use super::round_trips::state_of;
 use super::{Fault, Guest};
 use crate::catalog::Target;
+use crate::gateway::suspended::table::Request;
 use crate::json::{self, Object};
 use crate::mcp::call::{Ask, Method};
 use crate::mcp::kind::{Kind, SUBSCRIBE, UNSUBSCRIBE};
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
 use crate::policy::limits::{Charge, Left, Limits, Permit, Refused};
-use crate::trail;
+use crate::request_scope;
 
 impl Guest {
     /// Lets a request begin, if there is room for its record where it must have one, and charges the limits for
@@ -33,7 +33,7 @@ impl Guest {
         method: &str,
         params: &Object,
     ) -> Result<Permit, Fault> {
-        trail::leave(|known| known.client = Some(Arc::clone(&self.principal.name)));
+        request_scope::leave(|known| known.client = Some(Arc::clone(&self.principal.name)));
         self.record_asked(method, params);
         self.reserve().await?;
         let Some(limits) = self.limits() else { return Ok(Permit::unlimited()) };

@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::{Fault, Guest, fault};
+use super::{Fault, Guest, upstream_error};
 use crate::catalog::View;
 use crate::json::Object;
 use crate::mcp::call::{Ask, Method};
-use crate::mcp::dirty::{Changed, Dirty, with_parents};
 use crate::mcp::kind::Kind;
+use crate::mcp::resource_updates::{Changed, Dirty, with_parents};
 use crate::mcp::revision::Revision;
 use crate::mcp::task::TaskNews;
 use crate::policy::limits::Permit;
@@ -89,7 +89,7 @@ impl Guest {
                 Ok(Subscribed::Agreed)
             }
             Ok(upstream::Subscribed::Refused(error)) => Ok(Subscribed::Refused(error)),
-            Err(cause) => Err(fault(&target.upstream, cause)),
+            Err(cause) => Err(upstream_error(&target.upstream, cause)),
         }
     }
 }

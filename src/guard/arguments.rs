@@ -7,7 +7,7 @@
 
 use super::{ArgumentCheck, Rules};
 use crate::json::{self, Malformed, Object};
-use crate::mcp::arguments::Declared;
+use crate::mcp::definition::arguments::Declared;
 
 /// What is wrong with a prompt's arguments; the text is fit for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

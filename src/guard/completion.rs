@@ -5,7 +5,7 @@
 //! and any other that cannot be read is an error.
 
 use crate::json::{self, Object};
-use crate::mcp::shape;
+use crate::mcp::definition::shape;
 
 /// How many values a completion may have (spec, completion, implementation considerations).
 pub(super) const MAX_VALUES: usize = 100;

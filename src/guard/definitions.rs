@@ -9,10 +9,10 @@
 
 use std::sync::Arc;
 
-use super::{HiddenText, Post, clean, hidden};
+use super::{HiddenText, Post, clean, invisible_text};
 use crate::json::{self, Object};
-use crate::mcp::arguments::Declared;
-use crate::mcp::item::{Flaw, Item};
+use crate::mcp::definition::arguments::Declared;
+use crate::mcp::definition::item::{Flaw, Item};
 use crate::mcp::kind::Kind;
 
 /// What was found in one definition.
@@ -35,7 +35,7 @@ impl Post {
         for item in items.iter_mut().filter(|item| item.flaw.is_none()) {
             let found = self.look_at(item);
             if let Some(letter) = found.hidden {
-                hidden.push(format!("{:?} ({})", item.key, hidden::shown(letter)));
+                hidden.push(format!("{:?} ({})", item.key, invisible_text::shown(letter)));
             }
             if found.is_redacted {
                 redacted.push(format!("{:?}", item.key));
@@ -68,7 +68,7 @@ impl Post {
             return Some(text);
         };
         let upstream = &self.upstream;
-        if let Some(letter) = hidden.map(hidden::shown) {
+        if let Some(letter) = hidden.map(invisible_text::shown) {
             tracing::warn!(%upstream, letter, "the instructions hold hidden text");
         }
         if clean.redacted {
@@ -85,7 +85,7 @@ impl Post {
     fn look_at(&self, item: &mut Item) -> Found {
         let (setting, patterns) = (self.rules.hidden_text, &*self.rules.redact);
         let (text, mut found) = (item.definition.to_bytes(), Found::default());
-        if patterns.is_empty() && !hidden::may_hide(&text) {
+        if patterns.is_empty() && !invisible_text::may_hide(&text) {
             return found;
         }
         let text = std::str::from_utf8(&text).expect("an Object is always valid UTF-8");

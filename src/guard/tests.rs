@@ -4,14 +4,14 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use proptest::prelude::*;
 
-use super::hidden::tests::HIDDEN;
+use super::invisible_text::tests::HIDDEN;
 use super::redact::tests::pattern;
 use super::*;
-use crate::budget::{Budget, Unheld};
 use crate::json::Malformed;
 use crate::mcp::call::Broken;
-use crate::mcp::item::Flaw;
+use crate::mcp::definition::item::Flaw;
 use crate::mcp::revision::Era;
+use crate::memory_budget::{Budget, Unheld};
 
 fn hub() -> UpstreamName {
     "hub".parse().expect("a name")
@@ -92,7 +92,7 @@ fn sixty_four_characters_in_six_fields_of_a_definition() {
             continue;
         }
         assert_eq!(stripped.definition.to_bytes(), plain.definition.to_bytes(), "{at}");
-        let shown = definition(field, &format!("{}x", hidden::shown(letter)));
+        let shown = definition(field, &format!("{}x", invisible_text::shown(letter)));
         assert_eq!(escaped.definition.to_bytes(), shown.definition.to_bytes(), "{at}");
         assert_eq!((stripped.flaw, escaped.flaw), (None, None), "{at}");
         // And of what is plain every byte stays.

@@ -15,14 +15,14 @@ use futures::stream::BoxStream;
 use hyper::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
-use crate::budget::{Allowance, Growing, NoRoom, Unheld};
 use crate::json::{self, Malformed, Object};
+use crate::mcp::call_notifications::Notes;
+use crate::mcp::elicitation_complete::Visits;
+use crate::mcp::input_request::Abilities;
 use crate::mcp::kind::Kind;
-use crate::mcp::note::Notes;
-use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::{TaskNews, TaskScope};
-use crate::mcp::visits::Visits;
+use crate::memory_budget::{Allowance, Growing, NoRoom, Unheld};
 
 /// A method that is answered by the upstream that owns an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -384,7 +384,7 @@ impl fmt::Debug for Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::Budget;
+    use crate::memory_budget::Budget;
     use futures::FutureExt;
 
     fn ask(method: Method, params: &'static str) -> Result<Ask, BadParams> {

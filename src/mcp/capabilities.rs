@@ -8,7 +8,7 @@
 use bytes::Bytes;
 
 use crate::json::{self, Object};
-use crate::mcp::shape;
+use crate::mcp::definition::shape;
 
 /// The extension of the modern era for calls that go on.
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";

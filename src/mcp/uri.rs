@@ -20,8 +20,8 @@ use unicode_normalization::{UnicodeNormalization, is_nfc};
 
 pub use loose::Loose;
 
-use crate::hidden::is_hidden;
-use crate::mcp::item::MAX_URI_BYTES;
+use crate::invisible_chars::is_hidden;
+use crate::mcp::definition::item::MAX_URI_BYTES;
 
 /// A URI in the one spelling that all readers agree on.
 #[derive(Debug, Clone)]

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::digest::Digest;
 use crate::json;
-use crate::mcp::item::Item;
+use crate::mcp::definition::item::Item;
 
 /// An item as it was last listed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The handle to an upstream: what the rest of the house holds.
 
-mod waking;
+mod usage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,30 +11,30 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::asks::{Called, MAX_ASKING, Running};
-use super::board::Board;
-use super::connection::Connection;
-use super::demand::{Demand, Use};
-use super::dial::Dial;
-use super::links::{Links, Route};
-use super::meter::Calls;
-use super::opener::Opener;
-use super::prompts;
-use super::questions::{Questions, Room};
+use super::connect::Dial;
+use super::input_requests::{Questions, Room};
+use super::library_upstream;
+use super::message::{Failure, Sent};
+use super::state_publisher::Board;
 use super::subscriptions::{Interest, Listener, Subscribed};
 use super::supervisor::{Complaint, Memory, Supervisor, Wrong};
-use super::vitals::{Failed, Meter, Vitals};
-use super::wire::{Failure, Sent};
 use super::{Changes, Error, Limits, Listing, Report, Settings, Sharing, Source, Status};
-use crate::budget::{Allowance, Budget};
 use crate::mcp::call::{Call, Caller, Owner, Reply};
-use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::resource_updates::Dirty;
 use crate::mcp::revision::Era;
 use crate::mcp::task::FollowedTask;
+use crate::memory_budget::{Allowance, Budget};
+use crate::upstream::call::active_call::{Called, MAX_ASKING, Running};
+use crate::upstream::call::call_metrics::Calls;
+use crate::upstream::health::health_state::{Failed, Meter, Vitals};
+use crate::upstream::health::on_demand::{Demand, Use};
+use crate::upstream::session::connection::Connection;
+use crate::upstream::session::connector::Opener;
+use crate::upstream::session::session_pool::{Links, Route};
 
-pub use waking::Awake;
+pub use usage::Awake;
 
 /// Complaints that wait for the supervisor. When it is full, one about the same connection is already
 /// on its way.
@@ -128,7 +128,7 @@ impl Upstream {
             vitals: Arc::clone(&vitals),
         };
         if let Source::Library { dir } = &settings.source {
-            let librarian = prompts::Librarian {
+            let librarian = library_upstream::Librarian {
                 dir: dir.clone(),
                 retry: settings.retry,
                 board,

@@ -11,14 +11,14 @@
 
 mod attachment;
 mod beneath;
-mod body;
 mod definition;
 mod file;
-mod fill;
 mod folder;
-mod matter;
+mod front_matter;
+mod loaded;
+mod message_parser;
 mod prompt;
-mod shelf;
+mod template;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use shelf::Shelf;
+use loaded::Shelf;
 
 /// A folder of prompts: a cheap handle, whose clones all see the same.
 #[derive(Clone, Debug)]

@@ -20,14 +20,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::Error;
-use super::demand::Use;
 use crate::fairness::promptly;
 use crate::json::Object;
 use crate::mcp::call::Owner;
-use crate::mcp::dirty::{Dirty, with_parents};
-use crate::mcp::item::MAX_URI_BYTES;
+use crate::mcp::definition::item::MAX_URI_BYTES;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::resource_updates::{Dirty, with_parents};
 use crate::mcp::task::{FollowedTask, TASK_ID, TaskScope};
+use crate::upstream::health::on_demand::Use;
 
 /// How long a server has to take a subscription, and a client to wait for it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);

@@ -12,18 +12,18 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::Backoff;
-use super::board::Board;
-use super::connection::{Connection, Wired};
-use super::crashes::{Crashes, WINDOW};
-use super::demand::Demand;
-use super::ear::{Callers, Ear};
-use super::links::Links;
-use super::opener::{Failed, Found, Opened, Opener, Wanted};
+use super::state_publisher::Board;
 use super::subscriptions::Interest;
 use super::{Settings, Sharing, Source};
 use crate::fairness::promptly;
 use crate::mcp::revision::Era;
+use crate::upstream::health::backoff::Backoff;
+use crate::upstream::health::crash_loop::{Crashes, WINDOW};
+use crate::upstream::health::on_demand::Demand;
+use crate::upstream::session::connection::{Connection, Wired};
+use crate::upstream::session::connector::{Failed, Found, Opened, Opener, Wanted};
+use crate::upstream::session::session_pool::Links;
+use crate::upstream::transport::dispatcher::{Callers, Ear};
 
 /// A connection that lived this long was a good one: the pauses begin anew.
 const STEADY: Duration = Duration::from_secs(30);

@@ -22,16 +22,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::dial::{Child, Command, Dial, Process, Stream};
+use super::connect::{Child, Command, Dial, Process, Stream};
 use super::{
     Called, Limits, Retry, Settings, Sharing, Source, Status, Timeouts, Transport, Upstream,
 };
-use crate::budget::{Allowance, Budget};
 use crate::json::Object;
 use crate::mcp::call::{Call, Caller, Method as CallMethod, Outcome, Reply};
 use crate::mcp::capabilities;
-use crate::mcp::question::Abilities;
+use crate::mcp::input_request::Abilities;
 use crate::mcp::revision::{Era, Revision};
+use crate::memory_budget::{Allowance, Budget};
 
 /// One upstream and the world around it.
 pub(super) struct World {
@@ -107,7 +107,7 @@ pub(super) fn settings(over: Over) -> Settings {
         },
         required: false,
         lazy: false,
-        breaker: super::breaker::Settings::default(),
+        breaker: crate::upstream::health::breaker::Settings::default(),
         on_down: super::OnDown::Keep,
         kept_in: None,
     }

@@ -21,11 +21,11 @@ use tokio_util::task::TaskTracker;
 use weir::app::App;
 use weir::config::{Config, Options};
 use weir::json::{self, Object};
-use weir::mcp::arguments::Declared;
 use weir::mcp::capabilities::Capabilities;
+use weir::mcp::definition::arguments::Declared;
+use weir::mcp::definition::downgrade;
+use weir::mcp::definition::param_headers::Mirror;
 use weir::mcp::kind::Kind;
-use weir::mcp::mirror::Mirror;
-use weir::mcp::older;
 use weir::pins::Digest;
 
 use super::{MEMORY, held};
@@ -76,11 +76,11 @@ const READERS: [Reader; 7] = [
         "a schema for older clients",
         ["{\"outputSchema\":{\"type\":\"object\",\"required\":", "}}"],
         |it| {
-            let _ = older::definition(Kind::Tool, &object(it));
+            let _ = downgrade::definition(Kind::Tool, &object(it));
         },
     ),
     ("a result for older clients", ["{\"structuredContent\":[1],\"content\":", "}"], |text| {
-        older::result(&mut object(text));
+        downgrade::result(&mut object(text));
     }),
     ("capabilities", ["{\"extensions\":", "}"], |text| {
         let _ = Capabilities::read(&object(text));
@@ -151,20 +151,23 @@ impl Server {
     }
 }
 
-impl weir::upstream::dial::Dial for Server {
+impl weir::upstream::connect::Dial for Server {
     fn connect<'a>(
         &'a self,
         _: &'a Uri,
         _: Duration,
-    ) -> BoxFuture<'a, io::Result<Box<dyn weir::upstream::dial::Stream>>> {
+    ) -> BoxFuture<'a, io::Result<Box<dyn weir::upstream::connect::Stream>>> {
         async { Err(io::ErrorKind::ConnectionRefused.into()) }.boxed()
     }
 
-    fn spawn(&self, _: &weir::upstream::dial::Command) -> io::Result<weir::upstream::dial::Child> {
+    fn spawn(
+        &self,
+        _: &weir::upstream::connect::Command,
+    ) -> io::Result<weir::upstream::connect::Child> {
         let (stdin, requests) = tokio::io::duplex(16 << 10);
         let (replies, stdout) = tokio::io::duplex(16 << 10);
         let serving = self.tasks.spawn(self.clone().serve(requests, replies));
-        Ok(weir::upstream::dial::Child {
+        Ok(weir::upstream::connect::Child {
             stdin: Box::new(stdin),
             stdout: Box::new(stdout),
             stderr: None,
@@ -175,7 +178,7 @@ impl weir::upstream::dial::Dial for Server {
 
 struct Life(Option<tokio::task::JoinHandle<io::Result<()>>>);
 
-impl weir::upstream::dial::Process for Life {
+impl weir::upstream::connect::Process for Life {
     fn wait(&mut self) -> BoxFuture<'_, String> {
         async {
             match &mut self.0 {

@@ -4,8 +4,8 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::json;
+use weir::admin::Route;
 use weir::config::{Config, Server};
-use weir::ops::Route;
 
 use super::{deploy, folder, weir, yaml};
 

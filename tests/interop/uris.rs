@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use weir::catalog::{Catalog, Filter, Outlet, Route, Settings, Snapshot, View};
-use weir::mcp::item::Item;
+use weir::mcp::definition::item::Item;
 use weir::mcp::kind::Kind;
 use weir::mcp::name::Naming;
 use weir::mcp::pattern::Rules;

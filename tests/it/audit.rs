@@ -11,8 +11,8 @@ use hyper::Method;
 use tempfile::TempDir;
 use weir::audit::{family, verify};
 use weir::json::Object;
+use weir::jsonrpc::Id;
 use weir::mcp::kind::Kind;
-use weir::rpc::Id;
 
 use crate::cell::{
     CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side,
@@ -270,7 +270,7 @@ async fn each_element_of_a_batch_has_a_line_of_its_own() {
         let client = house.client(side).await;
         let call = |id: u64, name: &str| {
             let params = format!(r#"{{"name":"{name}"}}"#);
-            weir::rpc::write_request(&Id::from(id), "tools/call", params.as_bytes())
+            weir::jsonrpc::write_request(&Id::from(id), "tools/call", params.as_bytes())
         };
         let batch = [call(901, "hub__a"), call(902, "hub__b"), "7".into()]
             .map(|element| String::from_utf8(element.to_vec()).expect("text"));

@@ -196,11 +196,11 @@ async fn a_message_over_the_limit_is_refused() {
         let params = format!(r#"{{"name":"hub__a","arguments":{{"x":"{}"}}}}"#, "x".repeat(70_000));
         if side.is_http() {
             let http = client.http();
-            let message = weir::rpc::write_request(&7.into(), "tools/call", params.as_bytes());
+            let message = weir::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
             let reply = http.post(message, &http.headers("tools/call", &params)).whole().await;
             assert_eq!(reply.status, 413, "{side}: {reply:?}");
         } else {
-            let message = weir::rpc::write_request(&7.into(), "tools/call", params.as_bytes());
+            let message = weir::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
             client.stdio().send(&message);
             let answer = object(&string(client.stdio().stray().await.expect("an answer")));
             assert!(answer.has("error"), "{side}: {answer:?}");
@@ -241,7 +241,8 @@ async fn a_request_of_the_wrong_type_is_refused() {
         let client = world.client(side).await;
         let http = client.http();
         let params = client.dressed("{}");
-        let body = string(weir::rpc::write_request(&7.into(), "prompts/list", params.as_bytes()));
+        let body =
+            string(weir::jsonrpc::write_request(&7.into(), "prompts/list", params.as_bytes()));
         let changed = |name: &str, value: Option<&str>| {
             let mut headers = http.headers("prompts/list", "{}");
             match value {
@@ -292,7 +293,7 @@ async fn a_head_over_the_limit_is_refused() {
 /// Posts a get of `hub__a` with these `_meta` members and headers.
 async fn post(client: &Client, inner: &str, changed: &[(&str, Option<&str>)]) -> (u16, i64) {
     let params = format!(r#"{{"name":"hub__a","_meta":{{{inner}}}}}"#);
-    let message = weir::rpc::write_request(&7.into(), "prompts/get", params.as_bytes());
+    let message = weir::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
     let mut headers = client.http().headers("prompts/get", &params);
     for (name, value) in changed {
         match value {
@@ -375,7 +376,7 @@ async fn a_version_that_is_not_served_is_told_which_are() {
             let error = if side.is_http() {
                 let http = client.http();
                 let message =
-                    weir::rpc::write_request(&7.into(), "prompts/list", params.as_bytes());
+                    weir::jsonrpc::write_request(&7.into(), "prompts/list", params.as_bytes());
                 let mut headers = http.headers("prompts/list", "{}");
                 set(&mut headers, "mcp-protocol-version", requested);
                 let reply = http.post(message, &headers).whole().await;

@@ -20,9 +20,9 @@ use futures::future::BoxFuture;
 use tokio::io::DuplexStream;
 use tokio_util::task::TaskTracker;
 use weir::json::{self, Object};
+use weir::jsonrpc::{self, Id};
 use weir::mcp::kind::{Kind, Topic};
 use weir::mcp::meta;
-use weir::rpc::{self, Id};
 
 use crate::cell::{Side, Wire};
 use crate::judge::Talk;
@@ -166,7 +166,7 @@ impl Client {
     /// Sends a request under this id.
     pub(crate) fn start_as(&self, id: Id, method: &str, params: &str) -> Exchange<'_> {
         let params = self.dressed(params);
-        let message = rpc::write_request(&id, method, params.as_bytes());
+        let message = jsonrpc::write_request(&id, method, params.as_bytes());
         let wire = match &self.wire {
             Wired::Http(http) => Wiring::Http(http.post(message, &http.headers(method, &params))),
             Wired::Stdio(stdio) => Wiring::Stdio(stdio.ask(&id, &message)),
@@ -176,7 +176,7 @@ impl Client {
 
     /// Sends a notification.
     pub(crate) async fn notify(&self, method: &str, params: &str) {
-        let message = rpc::write_notification(method, params.as_bytes());
+        let message = jsonrpc::write_notification(method, params.as_bytes());
         match &self.wire {
             Wired::Http(http) => {
                 let reply = http.post(message, &http.headers(method, params)).whole().await;

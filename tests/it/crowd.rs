@@ -22,8 +22,8 @@ use tokio_util::task::TaskTracker;
 use weir::app::App;
 use weir::config::{Config, Options};
 use weir::json::Object;
-use weir::rpc::Id;
-use weir::upstream::dial::{Child, Command, Dial, Stream};
+use weir::jsonrpc::Id;
+use weir::upstream::connect::{Child, Command, Dial, Stream};
 
 use crate::by_night;
 use crate::cell::{Cell, LEGACY_HTTP, MODERN_HTTP, Side};

@@ -254,7 +254,7 @@ async fn call(client: &Client, params: &str, extra: &[(&'static str, &str)]) -> 
     for (name, value) in extra {
         set(&mut headers, name, value);
     }
-    let message = weir::rpc::write_request(&7.into(), "tools/call", params.as_bytes());
+    let message = weir::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
     http.post(message, &headers).whole().await
 }
 

@@ -69,7 +69,7 @@ async fn a_held_call_sends_progress_and_learns_that_it_is_cancelled() {
         let (upstream, tasks) = start(Script::full(side));
         let client = meet(&upstream, side, &tasks).await;
         let mut held = upstream.hold("tools/call");
-        let id = weir::rpc::Id::from(99);
+        let id = weir::jsonrpc::Id::from(99);
         let params = r#"{"name":"a","_meta":{"progressToken":99}}"#;
         let exchange = client.start_as(id, "tools/call", params);
         let call = held.next().await;
@@ -148,7 +148,7 @@ async fn what_a_careful_server_would_refuse_is_a_surprise() {
     assert_eq!(client.request("ping", "{}").await.status, 404);
     let http = client.http();
     let params = client.dressed(r#"{"name":"b"}"#);
-    let message = weir::rpc::write_request(&7.into(), "prompts/get", params.as_bytes());
+    let message = weir::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
     http.post(message, &http.headers("prompts/get", r#"{"name":"a"}"#)).whole().await;
     let surprises = upstream.surprises();
     assert_eq!(surprises.len(), 2, "{surprises:?}");

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::task::TaskTracker;
-use weir::upstream::dial::Stream;
+use weir::upstream::connect::Stream;
 
 pub(crate) const ISSUER: &str = "https://id.test/a";
 pub(crate) const AUDIENCE: &str = "http://127.0.0.1:8642/mcp";

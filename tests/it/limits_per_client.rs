@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir::json::Object;
+use weir::jsonrpc::{self, Id};
 use weir::mcp::revision::Revision;
-use weir::rpc::{self, Id};
 
 use crate::cell::{
     CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, Wire,
@@ -54,7 +54,7 @@ async fn attack(what: &str, mut ask: impl AsyncFnMut(usize) -> usize) {
 /// Posts a request with these headers added, and says whether it was admitted.
 async fn post(client: &Client, method: &str, params: &str, more: &[(&str, &str)]) -> usize {
     let params = client.dressed(params);
-    let message = rpc::write_request(&Id::from(1), method, params.as_bytes());
+    let message = jsonrpc::write_request(&Id::from(1), method, params.as_bytes());
     let mut headers = client.http().headers(method, &params);
     more.iter().for_each(|(name, value)| set(&mut headers, name, value));
     let reply = client.http().post(message, &headers).whole().await;
@@ -184,7 +184,7 @@ async fn s38_a_batch_counts_each_of_its_elements() {
     let client = world.client_with(BATCHES, &key_of("ann"), "ann").await;
     pass(Duration::from_secs(1)).await;
     attack("batches", async |_| {
-        let one = |id: u64| rpc::write_request(&Id::from(id), "prompts/list", b"{}");
+        let one = |id: u64| jsonrpc::write_request(&Id::from(id), "prompts/list", b"{}");
         let all: Vec<_> = (0..12).map(one).collect();
         let batch = [b"[", all.join(&b","[..]).as_slice(), b"]"].concat();
         let reply = client.http().post(batch, &client.http().headers("", "{}")).whole().await;

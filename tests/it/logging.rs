@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use weir::mcp::log::Level;
-use weir::rpc::Id;
+use weir::jsonrpc::Id;
+use weir::mcp::log_level::Level;
 
 use crate::cell::{CLIENTS, LEGACY_HTTP, MODERN_HTTP, SIDES, Side, UPSTREAMS, Wire, matrix};
 use crate::client::{Client, Exchange, Reply, named, object};

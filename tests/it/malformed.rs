@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value, json};
 use weir::json::Object;
-use weir::mcp::item::Item;
+use weir::mcp::definition::downgrade::{self, Form};
+use weir::mcp::definition::item::Item;
+use weir::mcp::definition::shape;
 use weir::mcp::kind::Kind;
-use weir::mcp::older::{self, Form};
 use weir::mcp::revision::{Era, Revision};
-use weir::mcp::shape;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side, Wire};
 use crate::schema::Schema;
@@ -150,7 +150,7 @@ fn shown(kind: Kind, text: &str, revision: Revision) -> Option<Value> {
     let definition: Object = mended.unwrap_or(item.definition);
     let older = match Form::of(revision) {
         Form::Newest => None,
-        Form::WithTasks | Form::Older => older::definition(kind, &definition),
+        Form::WithTasks | Form::Older => downgrade::definition(kind, &definition),
     };
     let text = older.unwrap_or(definition).to_bytes();
     Some(serde_json::from_slice(&text).expect("JSON"))

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use weir::app::Outcome;
-use weir::rpc;
+use weir::jsonrpc;
 
 use crate::cell::{CLIENTS, LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, UPSTREAMS, Wire};
 use crate::client::{Client, Exchange, named};
@@ -136,7 +136,7 @@ impl Play<'_> {
             Event::Cancel if client.side == LEGACY_SSE && self.has_stopped => {}
             Event::Cancel => {
                 let message = br#"{"requestId":1000}"#;
-                let message = rpc::write_notification("notifications/cancelled", message);
+                let message = jsonrpc::write_notification("notifications/cancelled", message);
                 if client.side.wire == Wire::Http {
                     let headers = client.http().headers("", "{}");
                     // Behind closed doors nobody takes it.

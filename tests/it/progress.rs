@@ -1,6 +1,6 @@
 //! Progress: to the client that asked for it, under its own token, while its call is open.
 
-use weir::rpc::Id;
+use weir::jsonrpc::Id;
 
 use crate::cell::{SIDES, UPSTREAMS};
 use crate::client::{named, object, string};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use weir::jsonrpc::pending::Pending;
+use weir::jsonrpc::{self, Id, Message, Outcome};
 use weir::mcp::kind::Kind;
-use weir::rpc::pending::Pending;
-use weir::rpc::{self, Id, Message, Outcome};
 
 use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO};
 use crate::upstream::Script;
@@ -70,8 +70,8 @@ const ROWS: [Row; 32] = [
         "D-P6",
         "framing does not depend on the cuts",
         &[
-            ("src/line.rs", "the_cuts_do_not_matter"),
-            ("src/event_stream.rs", "what_is_written_is_read"),
+            ("src/line_codec.rs", "the_cuts_do_not_matter"),
+            ("src/sse.rs", "what_is_written_is_read"),
             ("src/json/extract.rs", "the_cuts_do_not_matter"),
             (
                 "tests/it/fuzz.rs",
@@ -101,7 +101,7 @@ const ROWS: [Row; 32] = [
         "D-P9",
         "one end in every order",
         &[
-            ("src/rpc/pending.rs", "in_every_order_each_request_is_settled_once_and_leaves"),
+            ("src/jsonrpc/pending.rs", "in_every_order_each_request_is_settled_once_and_leaves"),
             ("tests/it/orderings.rs", "whatever_ends_a_legacy_call_over_http_ends_it_once"),
             ("tests/it/cancelling.rs", "f37g_a_late_answer_to_a_cancelled_call_reaches_nobody"),
         ],
@@ -120,8 +120,11 @@ const ROWS: [Row; 32] = [
         "D-P12",
         "headers say what the body says",
         &[
-            ("src/mcp/mirror.rs", "a_header_says_the_argument_that_it_was_written_for"),
-            ("src/mcp/mirror.rs", "a_header_says_no_other_argument"),
+            (
+                "src/mcp/definition/param_headers.rs",
+                "a_header_says_the_argument_that_it_was_written_for",
+            ),
+            ("src/mcp/definition/param_headers.rs", "a_header_says_no_other_argument"),
             ("tests/it/security.rs", "s14_n15_a_header_opens_nothing_that_its_body_may_not"),
         ],
     ),
@@ -221,7 +224,7 @@ const ROWS: [Row; 32] = [
         "D-P23",
         "progress increases",
         &[
-            ("src/mcp/note.rs", "progress_that_goes_back_is_dropped"),
+            ("src/mcp/call_notifications.rs", "progress_that_goes_back_is_dropped"),
             ("tests/it/progress.rs", "n63_progress_that_does_not_increase_is_dropped"),
             // And ends with its call.
             ("tests/it/progress.rs", "n63_progress_for_nobody_reaches_nobody"),
@@ -261,7 +264,7 @@ const ROWS: [Row; 32] = [
         "D-P27",
         "one probe, on schedule",
         &[(
-            "src/upstream/breaker.rs",
+            "src/upstream/health/breaker.rs",
             "there_is_never_more_than_one_probe_and_it_opens_for_as_long_as_the_schedule_says",
         )],
     ),
@@ -280,7 +283,7 @@ const ROWS: [Row; 32] = [
         "D-P29",
         "no secret is told",
         &[
-            ("src/config/variables.rs", "no_complaint_holds_what_a_variable_stands_for"),
+            ("src/config/reader/variables.rs", "no_complaint_holds_what_a_variable_stands_for"),
             ("tests/cli/secrets.rs", "none_of_sixty_secrets_is_in_anything_that_weir_says"),
         ],
     ),
@@ -392,8 +395,8 @@ proptest! {
         };
         prop_assert_eq!(request.id.as_bytes(), id.as_bytes());
         for (answer, expected) in [
-            (rpc::write_result(&request.id, b"{}"), Outcome::Result(Bytes::from_static(b"{}"))),
-            (rpc::write_error(Some(&request.id), b"{}"), Outcome::Error(Bytes::from_static(b"{}"))),
+            (jsonrpc::write_result(&request.id, b"{}"), Outcome::Result(Bytes::from_static(b"{}"))),
+            (jsonrpc::write_error(Some(&request.id), b"{}"), Outcome::Error(Bytes::from_static(b"{}"))),
         ] {
             let Ok(Message::Answer(answer)) = Message::parse(answer) else { panic!("an answer") };
             prop_assert_eq!(answer.id, Id::parse(id.clone().into()));

@@ -9,7 +9,7 @@ mod strangers;
 mod visiting;
 
 use weir::json::Object;
-use weir::rpc::{self, Id};
+use weir::jsonrpc::{self, Id};
 
 use crate::cell::{Cell, Side, Wire};
 use crate::client::{Client, Exchange, Reply, object, string};
@@ -183,7 +183,7 @@ fn put(upstream: &Upstream, call: Call, questions: &[(&str, Question)]) -> Optio
     if !upstream.side().is_modern() {
         for (key, question) in questions {
             let id = Id::parse(format!("\"{key}\"").into()).expect("an id");
-            let request = rpc::write_request(&id, question.method, question.params.as_bytes());
+            let request = jsonrpc::write_request(&id, question.method, question.params.as_bytes());
             call.question(&string(request));
         }
         return Some(call);

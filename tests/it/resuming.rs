@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use hyper::Method;
-use weir::event_stream::{Event, Reader};
+use weir::jsonrpc::{self, Id};
 use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
-use weir::rpc::{self, Id};
+use weir::sse::{Event, Reader};
 
 use crate::cell::{CLIENTS, LEGACY_HTTP, Side, UPSTREAMS, Wire};
 use crate::client::{Client, HttpExchange, named, object, set};
@@ -35,7 +35,7 @@ impl Stream {
 
     /// Starts a request under the id 70.
     fn post(client: &Client, method: &str, params: &str) -> Self {
-        let message = rpc::write_request(&Id::from(70), method, params.as_bytes());
+        let message = jsonrpc::write_request(&Id::from(70), method, params.as_bytes());
         Self::new(client.http().post(message, &client.http().headers(method, params)))
     }
 
@@ -272,7 +272,7 @@ async fn earlier_clients_get_no_event_without_a_message_but_can_come_back_too() 
         assert_eq!(again.reader.retry_ms(), None);
 
         let reply = client.http().post(
-            rpc::write_request(&Id::from(70), "tools/call", named("hub__a").as_bytes()),
+            jsonrpc::write_request(&Id::from(70), "tools/call", named("hub__a").as_bytes()),
             &client.http().headers("tools/call", "{}"),
         );
         held.next().await.result(RESULT);
@@ -289,7 +289,7 @@ async fn what_is_there_at_once_is_answered_as_ever() {
     let world = World::start(hub(LEGACY_HTTP), ON).await;
     let client = world.client(LEGACY_HTTP).await;
     for method in ["ping", "tools/list", "nonsense"] {
-        let message = rpc::write_request(&Id::from(1), method, b"{}");
+        let message = jsonrpc::write_request(&Id::from(1), method, b"{}");
         let reply = client.http().post(message, &client.http().headers(method, "{}")).whole().await;
         assert_eq!(
             (reply.status, &reply.headers["content-type"]),
@@ -437,7 +437,7 @@ async fn a_closing_house_answers_who_reads_and_waits_for_nobody_who_does_not() {
     lost.next().await.expect("a place");
     let forgotten = held.next().await;
     drop(lost);
-    let message = rpc::write_request(&Id::from(71), "tools/call", named("hub__a").as_bytes());
+    let message = jsonrpc::write_request(&Id::from(71), "tools/call", named("hub__a").as_bytes());
     let mut read =
         Stream::new(client.http().post(message, &client.http().headers("tools/call", "{}")));
     read.next().await.expect("a place");

@@ -218,7 +218,7 @@ async fn both_eras_are_served_on_one_endpoint_and_one_stdio() {
                 set(&mut headers, "mcp-protocol-version", "2026-07-28");
                 set(&mut headers, "mcp-method", "prompts/list");
                 let message =
-                    weir::rpc::write_request(&9.into(), "prompts/list", modern.as_bytes());
+                    weir::jsonrpc::write_request(&9.into(), "prompts/list", modern.as_bytes());
                 let reply = http.post(message, &headers).whole().await;
                 string(object(&reply.body).get_bytes("result").expect("a result"))
             }

@@ -26,7 +26,7 @@ mod answers;
 mod clients;
 mod speech;
 
-use weir::rpc::Id;
+use weir::jsonrpc::Id;
 
 use crate::cell::Cell;
 use crate::client::{Client, Exchange, Reply, object};

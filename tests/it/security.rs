@@ -157,7 +157,7 @@ fn strange_headers() -> Vec<(String, String)> {
 /// Gets a prompt with these headers beside its own.
 async fn get(client: &Client, name: &str, extra: &[(String, String)]) -> HttpReply {
     let params = client.dressed(&named(name));
-    let message = weir::rpc::write_request(&7.into(), "prompts/get", params.as_bytes());
+    let message = weir::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
     let mut headers = client.http().headers("prompts/get", &params);
     for (name, value) in extra {
         set(&mut headers, name, value);

@@ -217,7 +217,7 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// What a seed makes.
 fn live(seed: u64, ledger: &Arc<Ledger>) {
-    weir::chance::seed(seed);
+    weir::jitter::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)

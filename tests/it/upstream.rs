@@ -25,9 +25,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir::json::{self, Object};
+use weir::jsonrpc::{self, Id, Request};
 use weir::mcp::kind::{Kind, Topic};
 use weir::mcp::meta;
-use weir::rpc::{self, Id, Request};
 
 use crate::cell::{Side, Wire};
 use crate::judge::Talk;
@@ -461,10 +461,10 @@ impl Upstream {
         }
         match answer.unwrap_or_else(|| self.usual_answer(of, &method, &id, &params, &sink)) {
             Answer::Result(result) => {
-                sink.send(Out::Last(rpc::write_result(&id, result.as_bytes())));
+                sink.send(Out::Last(jsonrpc::write_result(&id, result.as_bytes())));
             }
             Answer::Error(error) => {
-                sink.send(Out::Last(rpc::write_error(Some(&id), error.as_bytes())));
+                sink.send(Out::Last(jsonrpc::write_error(Some(&id), error.as_bytes())));
             }
             Answer::Silence => self.lock().hung.push(sink),
             Answer::HangUp => sink.send(Out::HangUp),
@@ -521,7 +521,7 @@ impl Upstream {
             // Whoever saw a process end upon the question for its era may take it for a legacy one: some of them do
             // that.
             "initialize" if self.lock().forget_a_cut_probe() => {
-                error(rpc::code::METHOD_NOT_FOUND, "unknown method")
+                error(jsonrpc::code::METHOD_NOT_FOUND, "unknown method")
             }
             "ping" if !modern => Answer::Result("{}".into()),
             "logging/setLevel" if !modern => Answer::Result("{}".into()),
@@ -546,7 +546,7 @@ impl Upstream {
             "completion/complete" => self.complete(r#""completion":{"values":[]}"#),
             _ => {
                 self.note_surprise(format!("unknown method {method}"));
-                error(rpc::code::METHOD_NOT_FOUND, "unknown method")
+                error(jsonrpc::code::METHOD_NOT_FOUND, "unknown method")
             }
         }
     }
@@ -574,7 +574,7 @@ impl Upstream {
             }
         };
         let Some(start) = place else {
-            return error(rpc::code::INVALID_PARAMS, "unknown cursor");
+            return error(jsonrpc::code::INVALID_PARAMS, "unknown cursor");
         };
         let list = &mut state.lists[kind.index()];
         if self.script.cursors == Cursors::Endless {
@@ -667,7 +667,7 @@ impl Ear {
         if let Some((id, _)) = &self.listen {
             params.set("_meta", subscription(id));
         }
-        rpc::write_notification(topic.notification(), &params.to_bytes())
+        jsonrpc::write_notification(topic.notification(), &params.to_bytes())
     }
 
     fn acknowledgment(&self) -> Bytes {
@@ -675,7 +675,7 @@ impl Ear {
         let mut params = Object::new();
         params.set("_meta", subscription(id));
         params.set("notifications", filter.to_bytes());
-        rpc::write_notification("notifications/subscriptions/acknowledged", &params.to_bytes())
+        jsonrpc::write_notification("notifications/subscriptions/acknowledged", &params.to_bytes())
     }
 }
 

@@ -26,7 +26,7 @@ use weir::config::{Config, Options};
 use weir::downstream::http::Route;
 use weir::gateway::Guest;
 use weir::mcp::kind::Kind;
-use weir::upstream::dial::{Child, Command, Dial, Stream};
+use weir::upstream::connect::{Child, Command, Dial, Stream};
 
 use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Wire, matrix};
 use crate::client::{Client, Open};

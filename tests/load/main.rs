@@ -20,9 +20,9 @@
 //! | F-75 | half-closed and pipelined connections | `tests/load/strangers.rs` |
 //! | F-80, F-91 | stopping | `tests/load/stopping.rs`, `tests/it/closing.rs`, `tests/cli/serving.rs` |
 //! | F-84, F-85 | upgrading, and starting again | `tests/load/upgrading.rs` |
-//! | F-90 | a panic ends its own request only | `src/downstream/answer.rs` |
+//! | F-90 | a panic ends its own request only | `src/downstream/response.rs` |
 //! | F-96 | no file descriptors left | `tests/load/overload.rs` |
-//! | F-97 | what is held for clients is nearly all that may be | `tests/load/crowding.rs`, `src/budget.rs` |
+//! | F-97 | what is held for clients is nearly all that may be | `tests/load/crowding.rs`, `src/memory_budget.rs` |
 
 mod client;
 mod crowding;

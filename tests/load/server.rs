@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
-use weir::rpc::{self, Message};
+use weir::jsonrpc::{self, Message};
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -89,13 +89,13 @@ impl Server {
             "tools/call" => self.call(&request).await,
             _ => {
                 let error = br#"{"code":-32601,"message":"Method not found"}"#;
-                return reply(404, rpc::write_error(Some(&request.id), error));
+                return reply(404, jsonrpc::write_error(Some(&request.id), error));
             }
         };
-        reply(200, rpc::write_result(&request.id, result.as_bytes()))
+        reply(200, jsonrpc::write_result(&request.id, result.as_bytes()))
     }
 
-    async fn call(&self, request: &rpc::Request) -> String {
+    async fn call(&self, request: &jsonrpc::Request) -> String {
         let arguments = request.params.get_object("arguments").expect("arguments");
         let number = |name| arguments.get(name).map_or(0, |text| text.parse().expect("a number"));
         let nonce: u64 = number("nonce");

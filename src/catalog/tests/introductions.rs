@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::json::Object;
-use crate::mcp::item::Flaw;
-use crate::mcp::mirror::BadMark;
+use crate::mcp::definition::item::Flaw;
+use crate::mcp::definition::param_headers::BadMark;
 
 impl Catalog {
     fn says(&self, upstream: &str, capabilities: &str, instructions: &str) {

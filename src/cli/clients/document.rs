@@ -11,7 +11,7 @@ use jsonc_parser::ast;
 use jsonc_parser::{CollectOptions, ParseOptions};
 use toml_edit::{DocumentMut, Item, TableLike};
 
-use crate::cli::failure::Failure;
+use crate::cli::exit::Failure;
 use crate::regular_file;
 
 /// What a file is written in.

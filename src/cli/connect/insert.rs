@@ -9,7 +9,7 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table};
 use super::Place;
 use super::entry::PLACEHOLDER;
 use crate::cli::clients::document::{self, Format, Value};
-use crate::cli::failure::Failure;
+use crate::cli::exit::Failure;
 
 /// What came of it.
 #[derive(Debug)]

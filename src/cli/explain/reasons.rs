@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of: whether the upstream has such an item.
 
-use super::story::{About, Fact};
+use super::report::{About, Fact};
 use crate::app;
 use crate::config::{Config, Patterns, Role, Upstream};
 use crate::mcp::call::Method;

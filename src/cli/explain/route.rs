@@ -2,9 +2,9 @@
 
 use super::Eyes;
 use super::reasons;
-use super::story::{About, Fact, Finding, Sight};
+use super::report::{About, Fact, Finding, Sight};
 use crate::catalog::Route;
-use crate::cli::house::House;
+use crate::cli::query::oneshot::House;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 

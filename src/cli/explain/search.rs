@@ -2,15 +2,15 @@
 //!
 //! Knows nothing of: clients and roles.
 
-use super::story::{About, Fact};
+use super::report::{About, Fact};
+use crate::admin::status::CUT;
 use crate::app;
-use crate::cli::house::House;
-use crate::cli::needed::Meant;
+use crate::cli::query::oneshot::House;
+use crate::cli::query::required_upstreams::Meant;
 use crate::config::{Config, Outline, Upstream, nearest};
-use crate::mcp::item::Item;
+use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
-use crate::ops::status::CUT;
-use crate::upstream::report::State;
+use crate::upstream::health::status_report::State;
 use crate::upstream::{self, Status};
 
 /// What was found of a name.

@@ -10,7 +10,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use crate::cli::clients::variables::variable_name;
-use crate::cli::failure::Failure;
+use crate::cli::exit::Failure;
 use crate::cli::files;
 use crate::regular_file;
 

@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use toml_edit::Datetime;
 
-use crate::cli::failure::Failure;
+use crate::cli::exit::Failure;
 use crate::config;
-use crate::moment::to_words;
+use crate::timestamp::to_words;
 
 /// A moment that is yet to come, as the configuration writes it.
 pub(super) fn moment(text: &str, now: SystemTime) -> Result<Datetime, Failure> {

@@ -3,7 +3,9 @@
 use super::keys::word;
 use super::shape::{Shape, duration, size};
 use super::{Fallback, Key};
-use crate::config::tuning::{CALLS, ERAS, FAILURES, ITEMS, ON_DOWN, PAGES, SHARINGS, Tuning};
+use crate::config::upstream_defaults::{
+    CALLS, ERAS, FAILURES, ITEMS, ON_DOWN, PAGES, SHARINGS, Tuning,
+};
 
 pub(super) fn defaults() -> Key {
     Key::new(

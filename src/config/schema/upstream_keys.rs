@@ -7,7 +7,7 @@ use super::shape::{self, Shape};
 use super::{Key, guard_keys, tuning_keys};
 use crate::config::access::KINDS;
 use crate::config::headers::{OWN_HEADERS, SCHEMES};
-use crate::config::tuning::{
+use crate::config::upstream_defaults::{
     LIMITS_NOT_FOR_A_LIBRARY, NOT_FOR_A_LIBRARY, TIMEOUTS_NOT_FOR_A_LIBRARY,
 };
 use crate::config::upstreams::TRANSPORTS;

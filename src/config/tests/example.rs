@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use toml::de::{DeTable, DeValue};
 
-use super::super::file::Table;
-use super::super::ledger::Ledger;
-use super::super::value::EXAMPLE_HASHES;
 use super::*;
+use crate::config::reader::diagnostics::Ledger;
+use crate::config::reader::table_reader::Table;
+use crate::config::reader::value::EXAMPLE_HASHES;
 
 pub(super) const EXAMPLE: &str = include_str!("../../../config.example.toml");
 

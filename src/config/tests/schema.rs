@@ -8,7 +8,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::super::schema::{Fallback, Key, Shape, keys, secret, toml as written};
-use super::super::tuning::{CONCURRENCY, HTTP_CONCURRENCY};
+use super::super::upstream_defaults::{CONCURRENCY, HTTP_CONCURRENCY};
 use super::example::{EXAMPLE, asked, example_in_full};
 use super::*;
 

@@ -7,7 +7,7 @@ use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING,
 };
 
-use crate::downstream::origin::only;
+use crate::downstream::host_check::only;
 use crate::policy::Credentials;
 
 /// Reads what a client shows; `None` if it shows something that is not one bearer token.

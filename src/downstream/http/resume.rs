@@ -15,16 +15,16 @@ use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderName};
 use tokio_util::sync::CancellationToken;
 
-use super::body::{self, Reply};
-use super::streams;
-use crate::downstream::answer::Call;
+use super::response_body::{self, Reply};
+use super::sse_streams;
+use crate::downstream::response::Call;
+use crate::downstream::session::event_store::{Kind, Reader, Writer};
 use crate::downstream::session::{InUse, Session};
-use crate::downstream::tracks::{Kind, Reader, Writer};
-use crate::downstream::{Door, origin};
-use crate::event_stream::{KEEP_ALIVE, write_numbered, write_place, write_retry};
+use crate::downstream::{Door, host_check};
 use crate::gateway::Guest;
 use crate::mcp::call::Broken;
 use crate::mcp::revision::Revision;
+use crate::sse::{KEEP_ALIVE, write_numbered, write_place, write_retry};
 
 /// The header that names the last event that a client has.
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -35,12 +35,15 @@ pub(super) async fn answer(door: &Arc<Door>, session: &InUse, call: Call) -> Rep
     let Call { mut answer, mut beside } = call;
     // Nothing to wait for is nothing to lose.
     if let Some(done) = (&mut answer).now_or_never() {
-        return body::answer(Call { answer: future::ready(done).boxed(), beside }, keep_alive)
-            .await;
+        return response_body::answer(
+            Call { answer: future::ready(done).boxed(), beside },
+            keep_alive,
+        )
+        .await;
     }
     let Some((writer, reader)) = session.tracks.begin(Kind::Call) else {
         // Too many are kept: this one goes on as if none could be taken up.
-        return body::answer(Call { answer, beside }, keep_alive).await;
+        return response_body::answer(Call { answer, beside }, keep_alive).await;
     };
     if !is_primed(session) {
         // Before its first event these clients have no id to come back with.
@@ -49,7 +52,7 @@ pub(super) async fn answer(door: &Arc<Door>, session: &InUse, call: Call) -> Rep
             done = &mut answer => {
                 reader.forget();
                 let call = Call { answer: future::ready(done).boxed(), beside };
-                return body::answer(call, keep_alive).await;
+                return response_body::answer(call, keep_alive).await;
             }
             message = beside.next() => writer.push(message),
         }
@@ -57,7 +60,7 @@ pub(super) async fn answer(door: &Arc<Door>, session: &InUse, call: Call) -> Rep
     let work = write(Call { answer, beside }, writer, session.again(), door.stop.clone());
     door.tasks.spawn(work);
     let begin = stream::iter(place(session, &reader).map(Ok));
-    body::events(begin.chain(follow(reader, session.again(), keep_alive)))
+    response_body::events(begin.chain(follow(reader, session.again(), keep_alive)))
 }
 
 /// Writes what a call says until it has been answered, or nobody waits for that in a house that closes.
@@ -96,23 +99,23 @@ pub(super) fn get(
 ) -> Reply {
     if !headers.contains_key(LAST_EVENT_ID) {
         let track = session.tracks.begin(Kind::Changes);
-        return streams::changes(door, session, guest, track, gone);
+        return sse_streams::changes(door, session, guest, track, gone);
     }
-    let place = origin::only(headers, &LAST_EVENT_ID);
+    let place = host_check::only(headers, &LAST_EVENT_ID);
     match place.and_then(|place| session.tracks.take_up(place)) {
         Some((Some(writer), reader)) => {
-            streams::changes(door, session, guest, Some((writer, reader)), gone)
+            sse_streams::changes(door, session, guest, Some((writer, reader)), gone)
         }
         Some((None, reader)) => {
             let alive = stream::once(future::ready(Ok(Bytes::from_static(KEEP_ALIVE))));
             let rest = follow(reader, session, door.settings.sse_keepalive);
-            let mut reply = body::events(alive.chain(rest));
+            let mut reply = response_body::events(alive.chain(rest));
             reply.body_mut().until(gone);
             reply
         }
         // Not 404, to which a client MUST answer with a new session (spec, session management): the session
         // is there, with all its other calls.
-        None => body::refusal(
+        None => response_body::refusal(
             StatusCode::BAD_REQUEST,
             "no stream can be taken up behind this Last-Event-ID; what it brought is lost",
         ),
@@ -141,7 +144,7 @@ fn follow(
     session: InUse,
     keep_alive: Duration,
 ) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
-    let state = (reader, session, body::silence(keep_alive));
+    let state = (reader, session, response_body::silence(keep_alive));
     stream::unfold(state, |(mut reader, session, mut silence)| async {
         let event = tokio::select! {
             biased;

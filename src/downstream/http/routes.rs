@@ -7,8 +7,8 @@
 
 use hyper::Method;
 
-use super::pair;
-use super::protection::Protection;
+use super::http_sse;
+use super::oauth_metadata::Protection;
 use crate::downstream::Settings;
 
 /// Something that is served at a path of its own.
@@ -38,8 +38,8 @@ impl Route {
     pub fn paths(self, settings: &Settings) -> impl Iterator<Item = &str> {
         let path = match self {
             Self::Endpoint => Some(&*settings.path),
-            Self::PairStream => settings.legacy_sse.then_some(pair::STREAM_PATH),
-            Self::PairMessages => settings.legacy_sse.then_some(pair::MESSAGES_PATH),
+            Self::PairStream => settings.legacy_sse.then_some(http_sse::STREAM_PATH),
+            Self::PairMessages => settings.legacy_sse.then_some(http_sse::MESSAGES_PATH),
             Self::Metadata => None,
         };
         let metadata = settings.protection.as_ref().filter(|_| self == Self::Metadata);

@@ -6,13 +6,13 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 
-use super::super::answer::Refused;
-use super::super::encode;
+use super::super::response::Refused;
 use super::{INPUT_REQUIRED, own_meta};
+use crate::downstream::response::results;
 use crate::json::{self, Object};
 use crate::mcp;
 use crate::mcp::capabilities;
-use crate::mcp::question::{Abilities, INPUT_REQUESTS, Question, REQUEST_STATE, Subject};
+use crate::mcp::input_request::{Abilities, INPUT_REQUESTS, Question, REQUEST_STATE, Subject};
 use crate::mcp::revision::Revision;
 
 /// A result that asks `questions`; the answers are to come with `state`, if there is one.
@@ -37,7 +37,7 @@ pub(super) fn required(questions: &[Question], state: Option<&str>) -> Bytes {
 /// Whether a result of an upstream's asks for nothing but what its client declared (spec, multi round-trip
 /// requests, server requirements: MUST NOT).
 pub(super) fn check(result: &Object, abilities: Abilities) -> Result<(), Refused> {
-    let broken = |text| Err(encode::broken(text));
+    let broken = |text| Err(results::broken(text));
     let requests = match (result.get_object(INPUT_REQUESTS), result.has(INPUT_REQUESTS)) {
         (Some(requests), _) => requests,
         (None, true) => return broken("the upstream asks for something that cannot be read"),

@@ -12,22 +12,22 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join, join_all};
 use tokio::task::yield_now;
 
-use super::super::answer::Refused;
-use super::super::encode;
-use super::super::recording::Streaming;
-use super::super::streams::{Slot, Streams};
+use super::super::response::Refused;
 use super::{COMPLETE, input, invalid_params};
 use crate::audit::{Ending, Outcome};
+use crate::downstream::limits::stream_limit::{Slot, Streams};
+use crate::downstream::response::audit_events::Streaming;
+use crate::downstream::response::results;
 use crate::gateway::{Fault, Guest, Listen, MAX_SUBSCRIPTIONS, News, Subscribed, Subscriptions};
 use crate::json::{self, Object};
+use crate::jsonrpc::{self, Id};
 use crate::mcp::capabilities::Capabilities;
+use crate::mcp::input_request::Abilities;
 use crate::mcp::kind::{RESOURCE_SUBSCRIPTIONS, Topic};
 use crate::mcp::meta;
-use crate::mcp::question::Abilities;
 use crate::mcp::revision::Revision;
 use crate::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TaskNews};
 use crate::policy::limits::Permit;
-use crate::rpc::{self, Id};
 
 /// How many resources or tasks of a listen are looked up before other tasks of the thread have their turn.
 const AT_A_TIME: usize = 16;
@@ -71,7 +71,7 @@ pub(super) fn listen(
     if !tasks.is_empty() && !Capabilities::read(capabilities).has_tasks() {
         return Err(input::undeclared_tasks());
     }
-    let slot = streams.open(guest.principal()).ok_or_else(|| encode::too_busy(STREAM_RETRY))?;
+    let slot = streams.open(guest.principal()).ok_or_else(|| results::too_busy(STREAM_RETRY))?;
     let subscriptions = guest.subscriptions(&TaskNews::default());
     let listen = guest.listen(&subscriptions, revision);
     let subscribing = subscribe(guest.clone(), subscriptions, resources, tasks);
@@ -198,7 +198,7 @@ impl Listening {
                 News::Visited(_) => false,
             };
             if is_wanted {
-                return Some(encode::news(&news, self.params()));
+                return Some(results::news(&news, self.params()));
             }
         }
     }
@@ -211,7 +211,7 @@ impl Listening {
         let mut meta = task.get_object("_meta").unwrap_or_default();
         meta.set(meta::SUBSCRIPTION_ID, self.id.as_bytes().clone());
         task.set("_meta", meta.to_bytes());
-        Some(rpc::write_notification(TOLD_TO_LISTENERS, &task.to_bytes()))
+        Some(jsonrpc::write_notification(TOLD_TO_LISTENERS, &task.to_bytes()))
     }
 
     /// The kinds, resources and tasks that will be told of; others that were asked for are left out.
@@ -228,21 +228,21 @@ impl Listening {
         }
         let mut params = self.params();
         params.set("notifications", honored.to_bytes());
-        rpc::write_notification("notifications/subscriptions/acknowledged", &params.to_bytes())
+        jsonrpc::write_notification("notifications/subscriptions/acknowledged", &params.to_bytes())
     }
 
     /// The end, where the wire has a stream of its own for it (spec, subscriptions, graceful closure).
     pub(in crate::downstream) fn ended(&self) -> Bytes {
         let mut result = self.params();
         result.set("resultType", COMPLETE);
-        rpc::write_result(&self.id, &result.to_bytes())
+        jsonrpc::write_result(&self.id, &result.to_bytes())
     }
 
     /// The end on a shared wire (spec, cancellation: `notifications/cancelled` with the listen's id).
     pub(in crate::downstream) fn cancelled(&self) -> Bytes {
         let mut params = Object::new();
         params.set("requestId", self.id.as_bytes().clone());
-        rpc::write_notification("notifications/cancelled", &params.to_bytes())
+        jsonrpc::write_notification("notifications/cancelled", &params.to_bytes())
     }
 
     /// `_meta` with the subscription's id, which keeps the JSON type of the request's.

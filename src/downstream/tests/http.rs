@@ -62,8 +62,8 @@ pub(super) fn with_length(request: &str) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_handshake_that_fails_has_a_line_in_the_audit_log() {
     use crate::audit::{self, Audit};
+    use crate::downstream::http::connection::tls::{Files, Key, Tls};
     use crate::downstream::http::serve_secured;
-    use crate::downstream::http::tls::{Files, Key, Tls};
 
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);

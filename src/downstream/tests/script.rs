@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex,
 use tokio::sync::{broadcast, watch};
 use tokio_util::task::TaskTracker;
 
-use crate::upstream::dial::{Child, Command, Dial, Process, Stream};
+use crate::upstream::connect::{Child, Command, Dial, Process, Stream};
 
 /// What the upstreams do, and what they have heard.
 pub(super) struct Script {

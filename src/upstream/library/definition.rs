@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::matter::{FrontMatter, WrittenArgument};
+use super::front_matter::{FrontMatter, WrittenArgument};
 
 /// Renders the definition of the prompt of this name.
 pub(super) fn define(name: &str, matter: &FrontMatter) -> Bytes {

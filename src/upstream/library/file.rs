@@ -10,11 +10,11 @@ use serde_json::value::RawValue;
 use serde_saphyr::Spanned;
 
 use super::attachment::Form;
-use super::body::{self, Role, Written};
 use super::definition::define;
-use super::fill::{Flaw, MAX_FLAWS, MAX_TAGS, Template, is_name};
-use super::matter::{self, WrittenArgument, WrittenMessage};
+use super::front_matter::{self, WrittenArgument, WrittenMessage};
+use super::message_parser::{self, Role, Written};
 use super::prompt::{Argument, Content, Message, Prompt};
+use super::template::{Flaw, MAX_FLAWS, MAX_TAGS, Template, is_name};
 
 /// Gives the content block of a file that a prompt names, or says what is wrong with it.
 pub(super) type Attach<'a> = dyn FnMut(Form, &str) -> Result<Box<RawValue>, String> + 'a;
@@ -26,7 +26,7 @@ pub(super) fn parse(
     attach: &mut Attach<'_>,
 ) -> Result<Prompt, Vec<Flaw>> {
     let source = text_of(bytes).map_err(|flaw| vec![flaw])?;
-    let (matter, body, body_line) = matter::split(&source).map_err(|flaw| vec![flaw])?;
+    let (matter, body, body_line) = front_matter::split(&source).map_err(|flaw| vec![flaw])?;
     let mut flaws = Vec::new();
 
     let (name, name_line) = match &matter.name {
@@ -66,7 +66,7 @@ pub(super) fn parse(
         flaws: &mut flaws,
         messages: Vec::new(),
     };
-    let pieces = body::cut(body, body_line, composer.flaws);
+    let pieces = message_parser::cut(body, body_line, composer.flaws);
     if matter.messages.len() + pieces.len() > MAX_MESSAGES {
         composer.flaw(1, format!("there are more than {MAX_MESSAGES} messages"));
     } else {

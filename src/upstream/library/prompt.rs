@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::Refusal;
-use super::body::Role;
-use super::fill::Template;
+use super::message_parser::Role;
+use super::template::Template;
 
 /// A prompt as it was read from its file.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Library;
 use super::folder;
-use super::shelf::Shelf;
+use super::loaded::Shelf;
 use crate::folder_watch::FolderWatch;
 
 /// Keeps a library as its folder is.

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use super::pair::{Pair, pair};
 use crate::json::Object;
 use crate::mcp::call::{Body, Call, Outcome};
-use crate::mcp::item::Flaw;
+use crate::mcp::call_notifications::Notes;
+use crate::mcp::definition::item::Flaw;
+use crate::mcp::definition::param_headers::BadMark;
+use crate::mcp::input_request::Abilities;
 use crate::mcp::kind::Kind;
-use crate::mcp::mirror::BadMark;
-use crate::mcp::note::Notes;
-use crate::mcp::question::Abilities;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::testing::{
     Events, Exchange, Over, Peer, World, call, payload, replied, settings, unlimited,
@@ -99,7 +99,7 @@ impl Server {
 /// Does `check` in every combination, with a call under way.
 pub(super) async fn in_all_cells(
     wanted: bool,
-    check: impl AsyncFn(&mut World, Server, Running, crate::mcp::note::NoteStream, Era),
+    check: impl AsyncFn(&mut World, Server, Running, crate::mcp::call_notifications::NoteStream, Era),
 ) {
     for (era, over) in [
         (Era::Legacy, Over::Stdio),

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::calls::Running;
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
-use crate::upstream::report::{CallEnd, State};
+use crate::upstream::health::status_report::{CallEnd, State};
 use crate::upstream::testing::{Over, Peer, World, call, settings};
 use crate::upstream::{Error, Report, Settings, Source};
 

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::mcp::call::{Call, Caller, Client, Owner};
+use crate::mcp::input_request::{Abilities, Answered};
 use crate::mcp::kind::Topic;
-use crate::mcp::question::{Abilities, Answered};
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::testing::{Exchange, Over, Peer, World, call, initialized, payload, settings};
 use crate::upstream::{Called, Error, Settings, Sharing};
@@ -481,7 +481,7 @@ async fn a_call_that_waits_for_its_client_keeps_the_connection_in_use() {
     tokio::time::sleep(Duration::from_mins(40)).await;
     assert!(world.is_quiet().await, "the session lives");
     let key = asks.questions()[0].key.clone();
-    let outcome = crate::rpc::Outcome::Result(r#"{"roots":[]}"#.into());
+    let outcome = crate::jsonrpc::Outcome::Result(r#"{"roots":[]}"#.into());
     let answering = tokio::spawn(asks.answer(vec![Answered { key, outcome }], roots()));
     let answer = world.post().await;
     assert_eq!(answer.body, json!({ "jsonrpc": "2.0", "id": "q", "result": { "roots": [] } }));

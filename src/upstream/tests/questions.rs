@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use super::calls::Server;
 use super::pair;
+use crate::jsonrpc;
 use crate::mcp::call::{Call, Caller, Method};
-use crate::mcp::note::Notes;
-use crate::mcp::question::{Abilities, Answered, Subject};
+use crate::mcp::call_notifications::Notes;
+use crate::mcp::input_request::{Abilities, Answered, Subject};
 use crate::mcp::revision::{Era, Revision};
-use crate::rpc;
-use crate::upstream::asks::MAX_ASKING;
+use crate::upstream::call::active_call::MAX_ASKING;
 use crate::upstream::testing::{Exchange, Over, Peer, World, alone, call, payload, settings};
 use crate::upstream::{Asks, Called, Error};
 
@@ -67,11 +67,11 @@ fn elicit(id: &str) -> Value {
 }
 
 fn result(key: &str, text: &'static str) -> Answered {
-    Answered { key: key.into(), outcome: rpc::Outcome::Result(text.into()) }
+    Answered { key: key.into(), outcome: jsonrpc::Outcome::Result(text.into()) }
 }
 
 fn error(key: &str, text: &'static str) -> Answered {
-    Answered { key: key.into(), outcome: rpc::Outcome::Error(text.into()) }
+    Answered { key: key.into(), outcome: jsonrpc::Outcome::Error(text.into()) }
 }
 
 fn keys(asks: &Asks) -> Vec<String> {
@@ -429,7 +429,7 @@ async fn among_many_calls_on_one_session_each_question_finds_its_own_client() {
     for (number, asks) in running.into_iter().enumerate().rev() {
         let [asked_for] = asks.questions() else { panic!("{asks:?}") };
         assert_eq!(asked_for.params.to_bytes(), format!("{{\"message\":\"q{number}\"}}"));
-        let outcome = rpc::Outcome::Result(format!("{{\"n\":{number}}}").into());
+        let outcome = jsonrpc::Outcome::Result(format!("{{\"n\":{number}}}").into());
         let answers = vec![Answered { key: asked_for.key.clone(), outcome }];
         let going = Running(world.tasks.spawn(asks.answer(answers, able(LEGACY))));
         let post = world.post().await;

@@ -10,10 +10,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::mcp::call::Owner;
-use crate::mcp::dirty::Dirty;
 use crate::mcp::kind::Kind;
+use crate::mcp::resource_updates::Dirty;
 use crate::mcp::revision::{Era, Revision};
-use crate::upstream::report::State;
+use crate::upstream::health::status_report::State;
 use crate::upstream::testing::{Over, Peer, World, call, discovered, payload, settings};
 use crate::upstream::{Called, Error, Settings, Status, Subscribed};
 

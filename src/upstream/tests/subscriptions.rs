@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::mcp::call::Owner;
-use crate::mcp::dirty::{Dirty, SPACING};
+use crate::mcp::resource_updates::{Dirty, SPACING};
 use crate::mcp::revision::Era;
 use crate::upstream::subscriptions::{LINGER, MAX_URIS, PATIENCE, URIS_PER_CLIENT};
 use crate::upstream::testing::settings;

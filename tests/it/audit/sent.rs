@@ -25,7 +25,7 @@ fn large(bytes: usize) -> String {
 }
 
 fn asking(id: u64, method: &str, params: &str) -> bytes::Bytes {
-    weir::rpc::write_request(&id.into(), method, params.as_bytes())
+    weir::jsonrpc::write_request(&id.into(), method, params.as_bytes())
 }
 
 const OPEN: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;

@@ -13,9 +13,9 @@ use hyper::{HeaderMap, Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use weir::event_stream::Reader;
 use weir::mcp::call;
 use weir::mcp::revision::Revision;
+use weir::sse::Reader;
 
 use super::{Open, object, string};
 use crate::cell::{Side, Wire};

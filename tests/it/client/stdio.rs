@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use weir::json::Object;
+use weir::jsonrpc::Id;
 use weir::mcp::meta;
-use weir::rpc::Id;
 
 use super::Open;
 use crate::cell::Wire;

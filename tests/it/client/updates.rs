@@ -1,10 +1,10 @@
 //! Hearing of single resources and tasks, in both eras.
 
 use weir::json::{self, Object};
+use weir::jsonrpc::Id;
 use weir::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
 use weir::mcp::meta;
 use weir::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS};
-use weir::rpc::Id;
 
 use super::{Client, Ears, Reply, Source, object, string};
 use crate::upstream::PATIENCE;

@@ -21,9 +21,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::DuplexStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
-use weir::event_stream;
 use weir::json::Object;
-use weir::rpc::{self, Id, Message};
+use weir::jsonrpc::{self, Id, Message};
+use weir::sse;
 
 use super::PIPE;
 use crate::client::object;
@@ -120,7 +120,7 @@ impl Server {
                 self.tasks.spawn(async move { server.play(request, events).await });
                 let next = |mut events: mpsc::Receiver<Bytes>| async {
                     let event = events.recv().await?;
-                    Some((Ok(Frame::data(event_stream::write_message(&event))), events))
+                    Some((Ok(Frame::data(sse::write_message(&event))), events))
                 };
                 let body = StreamBody::new(stream::unfold(to_write, next)).boxed_unsync();
                 respond(200, "text/event-stream", body)
@@ -129,7 +129,7 @@ impl Server {
         }
     }
 
-    fn introduce(&self, request: &rpc::Request) -> Response<Body> {
+    fn introduce(&self, request: &jsonrpc::Request) -> Response<Body> {
         let result = match &*request.method {
             "initialize" if !self.is_modern => {
                 r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#
@@ -142,14 +142,14 @@ impl Server {
             }
             "logging/setLevel" | "ping" if !self.is_modern => "{}",
             _ => {
-                let error = rpc::write_error(
+                let error = jsonrpc::write_error(
                     Some(&request.id),
                     br#"{"code":-32601,"message":"Method not found"}"#,
                 );
                 return reply(if self.is_modern { 404 } else { 200 }, error);
             }
         };
-        let mut response = reply(200, rpc::write_result(&request.id, result.as_bytes()));
+        let mut response = reply(200, jsonrpc::write_result(&request.id, result.as_bytes()));
         if &*request.method == "initialize" {
             response.headers_mut().insert("mcp-session-id", "one".parse().expect("a value"));
         }
@@ -157,7 +157,7 @@ impl Server {
     }
 
     /// Plays a call, from its coming to its answer.
-    async fn play(&self, request: rpc::Request, events: mpsc::Sender<Bytes>) {
+    async fn play(&self, request: jsonrpc::Request, events: mpsc::Sender<Bytes>) {
         let params = &request.params;
         let arguments = params.get_object("arguments").expect("arguments");
         let nonce: u64 = arguments.get("nonce").expect("a nonce").parse().expect("a number");
@@ -178,9 +178,9 @@ impl Server {
         let meta = params.get_object("_meta").expect("_meta");
         let token = meta.get("progressToken").expect("a token");
         let progress = format!(r#"{{"progressToken":{token},"progress":1,"message":"{nonce}"}}"#);
-        say(rpc::write_notification("notifications/progress", progress.as_bytes())).await;
+        say(jsonrpc::write_notification("notifications/progress", progress.as_bytes())).await;
         let logged = format!(r#"{{"level":"info","data":"{nonce}"}}"#);
-        say(rpc::write_notification("notifications/message", logged.as_bytes())).await;
+        say(jsonrpc::write_notification("notifications/message", logged.as_bytes())).await;
         if !asks(nonce) {
             return say(self.finish(nonce, &request.id)).await;
         }
@@ -191,12 +191,12 @@ impl Server {
             let result = format!(
                 r#"{{"resultType":"input_required","inputRequests":{{"q":{{"method":"elicitation/create","params":{question}}}}},"requestState":"{nonce}"}}"#
             );
-            return say(rpc::write_result(&request.id, result.as_bytes())).await;
+            return say(jsonrpc::write_result(&request.id, result.as_bytes())).await;
         }
         let id = Id::from(self.numbers.fetch_add(1, Ordering::Relaxed));
         let (heard, answered) = oneshot::channel();
         self.lock().asked.insert(id.to_string(), (nonce, heard));
-        say(rpc::write_request(&id, "elicitation/create", question.as_bytes())).await;
+        say(jsonrpc::write_request(&id, "elicitation/create", question.as_bytes())).await;
         if answered.await.is_err() {
             return self.object(format!("{nonce} hears no answer"));
         }
@@ -208,7 +208,7 @@ impl Server {
         self.once(|state| &mut state.executed, nonce, "is executed");
         let kind = if self.is_modern { r#""resultType":"complete","# } else { "" };
         let result = format!(r#"{{{kind}"content":[{{"type":"text","text":"{nonce}"}}]}}"#);
-        rpc::write_result(id, result.as_bytes())
+        jsonrpc::write_result(id, result.as_bytes())
     }
 
     /// A client's answer to a question, on its own.

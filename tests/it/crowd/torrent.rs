@@ -16,8 +16,8 @@ use weir::app::App;
 use weir::config::{Config, Options};
 use weir::downstream::Doors;
 use weir::gateway::Guest;
-use weir::rpc::Id;
-use weir::upstream::dial::{Child, Command, Dial, Stream};
+use weir::jsonrpc::Id;
+use weir::upstream::connect::{Child, Command, Dial, Stream};
 
 use super::PIPE;
 use crate::by_night;

@@ -68,7 +68,7 @@ async fn a_closing_house_answers_what_is_under_way_and_ends_the_stream() {
     stream.initialize("2025-11-25").await;
     stream.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
     let mut held = world.upstream("hub").hold("tools/call");
-    let message = weir::rpc::write_request(&7.into(), "tools/call", named("hub__a").as_bytes());
+    let message = weir::jsonrpc::write_request(&7.into(), "tools/call", named("hub__a").as_bytes());
     stream.post(message).await;
     let call = held.next().await;
     // Requests whose heads are half there when the doors close, and a message that is only admitted.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir::app::Outcome;
-use weir::rpc::Id;
+use weir::jsonrpc::Id;
 
 use super::{
     ALL, CALL, FORM, ROOTS, SAMPLING, Talk, VISIT, check_done, done, hear, held_call, put,

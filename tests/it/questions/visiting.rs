@@ -23,7 +23,11 @@ fn note(id: &str) -> String {
 
 fn ask_to_visit(call: &Call, id: &str) {
     let (question, params) = (Id::parse(r#""q""#.into()).expect("an id"), visit(id));
-    call.question(&string(rpc::write_request(&question, "elicitation/create", params.as_bytes())));
+    call.question(&string(jsonrpc::write_request(
+        &question,
+        "elicitation/create",
+        params.as_bytes(),
+    )));
 }
 
 #[tokio::test(start_paused = true)]

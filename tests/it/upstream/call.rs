@@ -6,8 +6,8 @@ use bytes::Bytes;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
 use weir::json::Object;
+use weir::jsonrpc::{self, Id};
 use weir::mcp::meta;
-use weir::rpc::{self, Id};
 
 use super::{PATIENCE, QUEUE};
 use crate::cell::Wire;
@@ -89,11 +89,11 @@ impl Call {
 
     /// Sends any notification on the call's stream.
     pub(crate) fn notify(&self, method: &str, params: &str) {
-        self.sink.send(Out::Note(rpc::write_notification(method, params.as_bytes())));
+        self.sink.send(Out::Note(jsonrpc::write_notification(method, params.as_bytes())));
     }
 
     pub(crate) fn result(self, result: &str) {
-        self.sink.send(Out::Last(rpc::write_result(&self.id, result.as_bytes())));
+        self.sink.send(Out::Last(jsonrpc::write_result(&self.id, result.as_bytes())));
     }
 
     /// Sends this text in the answer's place; `{id}` in it stands for the request's id.

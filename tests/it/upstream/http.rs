@@ -16,10 +16,10 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
-use weir::event_stream;
+use weir::jsonrpc::{self, Message};
 use weir::mcp::call;
 use weir::mcp::revision::Revision;
-use weir::rpc::{self, Message};
+use weir::sse;
 
 use super::call::{Out, Sink};
 use super::{Ear, QUEUE, Replies, Upstream};
@@ -159,7 +159,7 @@ impl Upstream {
     }
 
     /// Spec 2026-07-28, streamable HTTP, request metadata: the headers repeat the body.
-    fn check_headers(&self, headers: &HeaderMap, request: &rpc::Request) {
+    fn check_headers(&self, headers: &HeaderMap, request: &jsonrpc::Request) {
         let method = &*request.method;
         let member = call::Method::of(method).and_then(call::Method::header_member);
         let name = member.and_then(|member| request.params.get_string(member));
@@ -223,11 +223,9 @@ fn events(outs: mpsc::Receiver<Out>, first: Option<Out>) -> Response<Body> {
         };
         Some(match out {
             Some(Out::Note(note)) => {
-                (Ok(Frame::data(event_stream::write_message(&note))), Some((None, outs)))
+                (Ok(Frame::data(sse::write_message(&note))), Some((None, outs)))
             }
-            Some(Out::Last(answer)) => {
-                (Ok(Frame::data(event_stream::write_message(&answer))), None)
-            }
+            Some(Out::Last(answer)) => (Ok(Frame::data(sse::write_message(&answer))), None),
             Some(Out::Piece(piece)) => (Ok(Frame::data(piece)), Some((None, outs))),
             Some(Out::HangUp | Out::Status(..)) => (Err(io::ErrorKind::BrokenPipe.into()), None),
             None => return None,

@@ -11,9 +11,9 @@ use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response};
 use tokio::sync::mpsc;
-use weir::event_stream;
+use weir::jsonrpc::Message;
 use weir::mcp::revision::Revision;
-use weir::rpc::Message;
+use weir::sse;
 
 use super::call::{Out, Sink};
 use super::http::{Body, later, status, text};
@@ -49,9 +49,7 @@ impl Upstream {
         sink.send(Out::Piece(endpoint.into()));
         let pieces = stream::unfold(outs, |mut outs| async {
             let piece = match outs.recv().await? {
-                Out::Note(message) | Out::Last(message) => {
-                    Ok(event_stream::write_message(&message))
-                }
+                Out::Note(message) | Out::Last(message) => Ok(sse::write_message(&message)),
                 Out::Piece(piece) => Ok(piece),
                 Out::HangUp | Out::Status(..) => Err(io::ErrorKind::BrokenPipe.into()),
             };

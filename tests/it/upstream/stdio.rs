@@ -5,8 +5,8 @@ use std::io;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir::rpc::Message;
-use weir::upstream::dial::Child;
+use weir::jsonrpc::Message;
+use weir::upstream::connect::Child;
 
 use super::call::{Out, Sink};
 use super::{Ear, QUEUE, Upstream};

@@ -1,9 +1,9 @@
 //! Resources that one can subscribe to, and tasks that are told of, in both eras.
 
 use weir::json::{self, Object};
+use weir::jsonrpc;
 use weir::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
 use weir::mcp::task::{TASK_IDS, TOLD_TO_LISTENERS, TOLD_TO_OWNERS};
-use weir::rpc;
 
 use super::call::Out;
 use super::{Answer, Ear, State, Upstream, subscription};
@@ -24,7 +24,8 @@ impl Upstream {
                 params.set("_meta", subscription(id));
             }
             params.set("uri", json::quote(uri));
-            ear.sink.send(Out::Note(rpc::write_notification(RESOURCE_UPDATED, &params.to_bytes())));
+            ear.sink
+                .send(Out::Note(jsonrpc::write_notification(RESOURCE_UPDATED, &params.to_bytes())));
         }
     }
 
@@ -51,7 +52,7 @@ impl Upstream {
                 }
                 None => TOLD_TO_OWNERS,
             };
-            ear.sink.send(Out::Note(rpc::write_notification(method, &params.to_bytes())));
+            ear.sink.send(Out::Note(jsonrpc::write_notification(method, &params.to_bytes())));
         }
         ears.len()
     }

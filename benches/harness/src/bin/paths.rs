@@ -9,15 +9,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use weir::catalog::{Catalog, Filter, Outlet, Settings, Snapshot, View};
-use weir::event_stream::{self, Reader};
+use weir::sse::{self, Reader};
 use weir::json::Extract;
-use weir::mcp::item::Item;
+use weir::mcp::definition::item::Item;
 use weir::mcp::kind::Kind;
 use weir::mcp::name::{Naming, UpstreamName};
-use weir::mcp::older::Form;
+use weir::mcp::definition::downgrade::Form;
 use weir::mcp::pattern::Rules;
 use weir::mcp::uri::CanonicalUri;
-use weir::rpc::{Id, Message, write_result};
+use weir::jsonrpc::{Id, Message, write_result};
 
 use bytes::Bytes;
 
@@ -73,10 +73,10 @@ fn path(name: &str) -> Box<dyn FnMut()> {
         }
         "event_written" => {
             let result = result();
-            Box::new(move || drop(black_box(event_stream::write_message(black_box(&result)))))
+            Box::new(move || drop(black_box(sse::write_message(black_box(&result)))))
         }
         "event_read" => {
-            let event = event_stream::write_message(&result());
+            let event = sse::write_message(&result());
             let mut reader = Reader::new(1 << 20);
             Box::new(move || drop(black_box(reader.feed(black_box(&event)).expect("small"))))
         }

@@ -1,0 +1,13 @@
+//! Commands that run the gateway, `serve` and `stdio`, and what a long-running process needs.
+
+pub(crate) mod demo;
+pub(crate) mod fd_limit;
+pub(crate) mod hardening;
+pub(crate) mod log;
+pub(crate) mod reload_triggers;
+pub(crate) mod serve;
+pub(crate) mod signals;
+pub(crate) mod stdio;
+pub(crate) mod systemd;
+pub(crate) mod thread_check;
+pub(crate) mod upgrade;

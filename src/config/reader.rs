@@ -1,0 +1,10 @@
+//! Reading configuration files: documents, includes, variables, typed tables, diagnostics with their places.
+
+pub(crate) mod diagnostics;
+pub(crate) mod document;
+pub(crate) mod include;
+pub(crate) mod report;
+pub(crate) mod rule_locations;
+pub(crate) mod table_reader;
+pub(crate) mod value;
+pub(crate) mod variables;

@@ -1,0 +1,8 @@
+//! HTTP connections below the level of requests: listener, worker threads, TLS, framing, time limits.
+
+pub(crate) mod framing;
+pub(crate) mod idle_eviction;
+pub(crate) mod listener;
+pub(crate) mod timed_io;
+pub mod tls;
+pub(crate) mod workers;

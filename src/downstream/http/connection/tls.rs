@@ -1,0 +1,476 @@
+//! TLS towards clients: the certificate, its key, and whose certificates clients may show.
+//!
+//! Promises: what is served with is read again when a file changes, and kept while the new one is not
+//! whole or does not fit; a handshake takes a bounded time; a client's certificate that the CA did not
+//! sign, or that is out of its time, ends the handshake, and the connection if it becomes so later.
+//!
+//! Knows nothing of: who a certificate's holder is.
+
+mod clients;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{NoClientAuth, NoServerSessionStorage, WebPkiClientVerifier};
+use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use zeroize::Zeroizing;
+
+use crate::policy::Certificate;
+use crate::regular_file;
+use crate::secret::Secret;
+use crate::sha256::sha256;
+use clients::{ClientCertificates, Verifier, is_signed};
+
+/// Where the certificates are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Files {
+    /// The server's certificate and those between it and its CA, in PEM.
+    pub certificate: PathBuf,
+    /// Its private key, in PEM.
+    pub key: Key,
+    /// The CAs whose certificates clients may show, in PEM; without it none is asked for.
+    pub client_ca: Option<PathBuf>,
+    /// Whether a client has to show a certificate to get in at all.
+    pub client_required: bool,
+}
+
+/// A private key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Key {
+    /// In a file, which is read again when it changes.
+    File(PathBuf),
+    /// As it was told.
+    Text(Secret),
+}
+
+/// Which of the files is not what it should be, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// The certificate.
+    #[error("the certificate {0}")]
+    Certificate(String),
+    /// The private key.
+    #[error("the private key {0}")]
+    Key(String),
+    /// The CAs of clients.
+    #[error("the client CA {0}")]
+    ClientCa(String),
+}
+
+/// What connections are secured with.
+#[derive(Debug)]
+pub struct Tls {
+    files: Files,
+    current: RwLock<Arc<Current>>,
+    clients: Arc<ClientCertificates>,
+    /// Of what was read first: what changes before anybody watches has changed, too.
+    opened: [u8; 32],
+}
+
+/// What handshakes are made with until a file changes.
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    /// What client certificates are verified with, and the hash of the CAs in it; none if none are asked for.
+    verifier: Option<(Verifier, [u8; 32])>,
+}
+
+impl Tls {
+    /// Reads the files.
+    pub fn open(files: Files) -> Result<Self, Broken> {
+        let text = Text::read(&files)?;
+        let current = RwLock::new(Arc::new(text.build(&files)?));
+        Ok(Self { opened: text.digest(), files, current, clients: Arc::default() })
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Shakes hands, within a time. Returns what the client has proven to hold.
+    pub(crate) async fn accept<S>(
+        &self,
+        stream: S,
+        patience: Duration,
+    ) -> io::Result<(TlsStream<S>, Option<Arc<Certificate>>)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let current = self.current();
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake took too long");
+        let handshake = TlsAcceptor::from(Arc::clone(&current.config)).accept(stream);
+        let stream = timeout(patience, handshake).await.map_err(late)??;
+        let Some(chain) = stream.get_ref().1.peer_certificates() else { return Ok((stream, None)) };
+        let certificate = self.clients.add(chain)?;
+        // CAs that have changed since the handshake began may have been compared with those that were there before
+        // this certificate was.
+        if let Some(verifier) = self.current().changed_since(&current)
+            && !is_signed(chain, &verifier)
+        {
+            return Err(io::Error::other("the CA of the client's certificate was replaced"));
+        }
+        Ok((stream, Some(certificate)))
+    }
+
+    /// Reads the files again whenever they change, and ends the use of client certificates that are not valid any
+    /// more, until `stop`.
+    pub async fn watch(&self, stop: &CancellationToken) {
+        let mut last = self.opened;
+        let mut ticks = interval(LOOK_AGAIN);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let files = self.files.clone();
+            let reading = tokio::task::spawn_blocking(move || Text::read(&files)).await;
+            // A file that is being replaced may be away for a moment; the next look tells.
+            let changed = match reading {
+                Ok(Ok(text)) => self.replace(&text, &mut last),
+                Ok(Err(_)) | Err(_) => None,
+            };
+            let clients = Arc::clone(&self.clients);
+            // Verifying thousands of certificates takes a processor for a second.
+            let ending = move || clients.end_invalid(changed.as_ref());
+            if let Err(error) = tokio::task::spawn_blocking(ending).await {
+                warn!(%error, "client certificates of open connections were not checked");
+            }
+        }
+    }
+
+    /// Uses these texts from now on, if they are not the `last` ones and are good. Returns what client certificates
+    /// are verified with now if that has changed.
+    fn replace(&self, text: &Text, last: &mut [u8; 32]) -> Option<Verifier> {
+        let digest = text.digest();
+        if std::mem::replace(last, digest) == digest {
+            return None;
+        }
+        match text.build(&self.files) {
+            Ok(next) => {
+                let next = Arc::new(next);
+                let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+                let before = std::mem::replace(&mut *current, Arc::clone(&next));
+                drop(current);
+                info!("new TLS certificates are in use");
+                next.changed_since(&before)
+            }
+            Err(broken) => {
+                warn!(%broken, "the TLS certificates have changed, and the former stay in use");
+                None
+            }
+        }
+    }
+}
+
+impl Current {
+    /// What client certificates are verified with, if it was made of other CAs than `before`.
+    fn changed_since(&self, before: &Self) -> Option<Verifier> {
+        let cas = |it: &Self| it.verifier.as_ref().map(|(_, cas)| *cas);
+        let (verifier, _) = self.verifier.as_ref().filter(|_| cas(self) != cas(before))?;
+        Some(Arc::clone(verifier))
+    }
+}
+
+/// The files' contents.
+struct Text {
+    certificate: Vec<u8>,
+    key: Zeroizing<Vec<u8>>,
+    client_ca: Option<Vec<u8>>,
+}
+
+impl Text {
+    fn read(files: &Files) -> Result<Self, Broken> {
+        let read = |path: &Path| {
+            regular_file::read(path, MAX_FILE_BYTES).map_err(|error| match error.kind() {
+                io::ErrorKind::FileTooLarge => {
+                    format!("is too large for one: {}", path.display())
+                }
+                _ => format!("cannot be read: {}: {error}", path.display()),
+            })
+        };
+        let key = match &files.key {
+            Key::File(path) => read(path).map_err(Broken::Key)?,
+            Key::Text(text) => text.expose().as_bytes().to_vec(),
+        };
+        Ok(Self {
+            certificate: read(&files.certificate).map_err(Broken::Certificate)?,
+            key: Zeroizing::new(key),
+            client_ca: files
+                .client_ca
+                .as_deref()
+                .map(read)
+                .transpose()
+                .map_err(Broken::ClientCa)?,
+        })
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        let parts = [&self.certificate[..], &self.key, self.client_ca.as_deref().unwrap_or(b"")];
+        sha256(parts.map(sha256).concat())
+    }
+
+    fn build(&self, files: &Files) -> Result<Current, Broken> {
+        let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+        let chain = certificates(&self.certificate).map_err(Broken::Certificate)?;
+        // What is wrong in it is not told: the text would be the key's.
+        let key = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|_| Broken::Key("is no private key in PEM".to_owned()))?;
+        let verifier: Option<(Verifier, [u8; 32])> = match &self.client_ca {
+            None => None,
+            Some(text) => {
+                let mut roots = RootCertStore::empty();
+                for root in certificates(text).map_err(Broken::ClientCa)? {
+                    let bad = |error| Broken::ClientCa(format!("is not one: {error}"));
+                    roots.add(root).map_err(bad)?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(
+                    Arc::new(roots),
+                    Arc::clone(&provider),
+                );
+                let verifier = match files.client_required {
+                    true => verifier,
+                    false => verifier.allow_unauthenticated(),
+                };
+                let bad = |error| Broken::ClientCa(format!("cannot be used: {error}"));
+                Some((verifier.build().map_err(bad)?, sha256(text)))
+            }
+        };
+        let of_clients = verifier.as_ref().map(|(verifier, _)| Arc::clone(verifier));
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Broken::Certificate(format!("cannot be used: {error}")))?
+            .with_client_cert_verifier(of_clients.unwrap_or_else(|| Arc::new(NoClientAuth)))
+            .with_single_cert(chain, key)
+            .map_err(|error| Broken::Key(format!("does not fit the certificate: {error}")))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if verifier.is_some() {
+            // A TLS session that is taken up again brings the certificate of its first handshake, unverified: it may have
+            // expired, or been renewed meanwhile. So there is nothing to take up, in TLS 1.2 and 1.3.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+        Ok(Current { config: Arc::new(config), verifier })
+    }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match read {
+        Ok(certificates) if certificates.is_empty() => Err("file holds none in PEM".to_owned()),
+        Ok(certificates) => Ok(certificates),
+        Err(error) => Err(format!("is not in PEM: {error}")),
+    }
+}
+
+/// How often the files are looked at. Not by notices of the kernel: where secrets are mounted they are
+/// swapped by links, or come over a network.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// A chain of certificates is far smaller.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use crate::downstream::http::connection::tls::*;
+    use crate::hex::hex;
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+    use tempfile::TempDir;
+    use tokio_rustls::TlsConnector;
+    use tokio_rustls::rustls::ClientConfig;
+    use tokio_rustls::rustls::pki_types::ServerName;
+    use tokio_util::task::TaskTracker;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    type Issuer = CertifiedIssuer<'static, KeyPair>;
+
+    fn ca() -> Issuer {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed")
+    }
+
+    /// A certificate of this CA, and its key.
+    fn signed(ca: &Issuer, names: &[SanType]) -> (CertificateDer<'static>, KeyPair) {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = names.to_vec();
+        let key = KeyPair::generate().expect("a key");
+        (params.signed_by(&key, ca).expect("signed").der().clone(), key)
+    }
+
+    fn dns(name: &str) -> SanType {
+        SanType::DnsName(name.try_into().expect("a name"))
+    }
+
+    fn pem(der: &CertificateDer<'_>) -> String {
+        use base64::Engine;
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+    }
+
+    /// What lies in a folder for a server of this CA's.
+    fn write(folder: &TempDir, ca: &Issuer) -> (Files, CertificateDer<'static>) {
+        let (certificate, key) = signed(ca, &[dns("weir.test")]);
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("cert"), pem(&certificate)).expect("written");
+        fs::write(at("key"), key.serialize_pem()).expect("written");
+        let files = Files {
+            certificate: at("cert"),
+            key: Key::File(at("key")),
+            client_ca: None,
+            client_required: false,
+        };
+        (files, certificate)
+    }
+
+    type Identity = Option<(CertificateDer<'static>, KeyPair)>;
+
+    /// Shakes hands with a client that trusts `ca`: what the server knows of the client, and the
+    /// certificate that the client has seen.
+    async fn shake(
+        tls: &Tls,
+        ca: &Issuer,
+        identity: Identity,
+    ) -> io::Result<(Option<Arc<Certificate>>, CertificateDer<'static>)> {
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.der().clone()).expect("a CA");
+        let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots);
+        let client = match identity {
+            None => client.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+                client.with_client_auth_cert(vec![certificate], key).expect("they fit")
+            }
+        };
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let name = ServerName::try_from("weir.test").expect("a name");
+        let connecting = TlsConnector::from(Arc::new(client)).connect(name, theirs);
+        let (accepted, connected) = tokio::join!(tls.accept(ours, PATIENCE), connecting);
+        let seen = connected?.get_ref().1.peer_certificates().expect("some")[0].clone();
+        Ok((accepted?.1, seen.into_owned()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_files_are_used_once_they_are_whole_and_fit() {
+        let (folder, ca) = (TempDir::new().expect("a folder"), ca());
+        let (files, first) = write(&folder, &ca);
+        let tls = Arc::new(Tls::open(files.clone()).expect("good"));
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let (watched, stopped) = (Arc::clone(&tls), stop.clone());
+        tasks.spawn(async move { watched.watch(&stopped).await });
+        let seen = async || shake(&tls, &ca, None).await.expect("hands are shaken").1;
+        assert_eq!(seen().await, first);
+
+        // The key of another certificate, and nothing at all.
+        fs::write(&files.certificate, pem(&signed(&ca, &[dns("weir.test")]).0)).expect("written");
+        tokio::time::sleep(2 * LOOK_AGAIN).await;
+        assert_eq!(seen().await, first);
+        fs::remove_file(&files.certificate).expect("removed");
+        tokio::time::sleep(2 * LOOK_AGAIN).await;
+        assert_eq!(seen().await, first);
+
+        let (_, second) = write(&folder, &ca);
+        tokio::time::sleep(2 * LOOK_AGAIN).await;
+        assert_eq!(seen().await, second);
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_changes_before_anybody_watches_is_seen() {
+        let (folder, ca) = (TempDir::new().expect("a folder"), ca());
+        let tls = Tls::open(write(&folder, &ca).0).expect("good");
+        let (_, second) = write(&folder, &ca);
+        let stop = CancellationToken::new();
+        let look = async {
+            tokio::time::sleep(2 * LOOK_AGAIN).await;
+            stop.cancel();
+        };
+        tokio::join!(tls.watch(&stop), look);
+        assert_eq!(shake(&tls, &ca, None).await.expect("hands are shaken").1, second);
+    }
+
+    #[tokio::test]
+    async fn a_clients_certificate_says_what_it_goes_by_if_its_ca_is_the_right_one() {
+        let (folder, ours, clients, others) = (TempDir::new().expect("a folder"), ca(), ca(), ca());
+        let (mut files, _) = write(&folder, &ours);
+        let path = folder.path().join("clients");
+        fs::write(&path, pem(clients.der())).expect("written");
+        files.client_ca = Some(path);
+        let names = [dns("Ann.Test"), SanType::URI("spiffe://test/ann".try_into().expect("a URI"))];
+        for required in [false, true] {
+            files.client_required = required;
+            let tls = Tls::open(files.clone()).expect("good");
+            let (certificate, key) = signed(&clients, &names);
+            let hex = hex(&sha256(&certificate));
+            let shown = shake(&tls, &ours, Some((certificate, key))).await.expect("let in").0;
+            let expected = [&format!("sha256:{hex}"), "dns:ann.test", "uri:spiffe://test/ann"];
+            assert_eq!(shown.expect("one is shown").names, expected);
+
+            let stranger = signed(&others, &names);
+            assert!(shake(&tls, &ours, Some(stranger)).await.is_err(), "of another CA");
+            match shake(&tls, &ours, None).await {
+                Ok((shown, _)) => assert!(!required && shown.is_none()),
+                Err(_) => assert!(required),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_that_never_comes_ends() {
+        let (folder, ca) = (TempDir::new().expect("a folder"), ca());
+        let tls = Tls::open(write(&folder, &ca).0).expect("good");
+        let (ours, _theirs) = tokio::io::duplex(64);
+        let begin = tokio::time::Instant::now();
+        let ended = tls.accept(ours, PATIENCE).await.map(|_| ()).map_err(|error| error.kind());
+        assert_eq!((ended, begin.elapsed()), (Err(io::ErrorKind::TimedOut), PATIENCE));
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_told_and_never_shown() {
+        let (folder, ca) = (TempDir::new().expect("a folder"), ca());
+        let (files, _) = write(&folder, &ca);
+        let secret = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n";
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("junk"), secret).expect("written");
+        let (key, other) = (KeyPair::generate().expect("a key"), at("other"));
+        fs::write(&other, key.serialize_pem()).expect("written");
+        let told = |files: Files| {
+            let broken = Tls::open(files).expect_err("broken").to_string();
+            broken.replace(&folder.path().display().to_string(), "DIR")
+        };
+        let key_of = |path: PathBuf| Files { key: Key::File(path), ..files.clone() };
+        assert_eq!(
+            told(key_of(at("junk"))),
+            "the private key does not fit the certificate: unexpected error: failed to parse private key as RSA, ECDSA, or EdDSA"
+        );
+        assert_eq!(told(key_of(at("cert"))), "the private key is no private key in PEM");
+        assert_eq!(
+            told(key_of(at("gone"))),
+            "the private key cannot be read: DIR/gone: No such file or directory (os error 2)"
+        );
+        assert!(told(key_of(other)).starts_with("the private key does not fit the certificate: "));
+        let certificate = Files { certificate: at("junk"), ..files.clone() };
+        assert_eq!(told(certificate), "the certificate file holds none in PEM");
+        let client_ca = Files { client_ca: Some(at("key")), ..files.clone() };
+        assert_eq!(told(client_ca), "the client CA file holds none in PEM");
+    }
+}

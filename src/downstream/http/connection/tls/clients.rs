@@ -1,0 +1,205 @@
+//! Client certificates of open connections: how long each is valid, and whether a CA in force has signed it.
+//!
+//! The handshake verifies a certificate once, and a connection may outlive it: it is kept alive, its streams stay
+//! open, the file of the CAs is replaced. So each certificate keeps its period, and is verified again when the
+//! CAs change.
+//!
+//! Promise: a certificate that has expired, or that no CA in force has signed, is ended at the next look; how often
+//! that is, is the caller's to say.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use webpki::{EndEntityCert, KeyUsage};
+
+use crate::hex::hex;
+use crate::policy::{Certificate, Validity};
+use crate::sha256::sha256;
+
+/// What certificates of clients are verified with.
+pub(super) type Verifier = Arc<dyn ClientCertVerifier>;
+
+/// Certificates that clients have shown and that are still in use.
+#[derive(Debug, Default)]
+pub(super) struct ClientCertificates(Mutex<Vec<Shown>>);
+
+/// A certificate, and the chain that the client has sent with it.
+#[derive(Debug)]
+struct Shown {
+    /// Gone once no connection and no session was let in with it.
+    certificate: Weak<Certificate>,
+    /// The certificate first. The handshake bounds its size.
+    chain: Vec<CertificateDer<'static>>,
+}
+
+impl ClientCertificates {
+    /// Adds the certificate of a handshake that has just succeeded.
+    pub(super) fn add(&self, chain: &[CertificateDer<'_>]) -> io::Result<Arc<Certificate>> {
+        let certificate = Arc::new(read(chain, SystemTime::now())?);
+        let chain = chain.iter().map(|it| it.clone().into_owned()).collect();
+        self.lock().push(Shown { certificate: Arc::downgrade(&certificate), chain });
+        Ok(certificate)
+    }
+
+    /// Ends those that have expired and, where the CAs have `changed`, those that none of the new ones has signed.
+    /// Forgets those that are not used any more. May take a while where the CAs have changed.
+    pub(super) fn end_invalid(&self, changed: Option<&Verifier>) {
+        let now = SystemTime::now();
+        // Verified without the lock, for which handshakes would have to wait.
+        let mut shown = std::mem::take(&mut *self.lock());
+        shown.retain(|Shown { certificate, chain }| {
+            let Some(certificate) = certificate.upgrade() else { return false };
+            let is_trusted = changed.is_none_or(|verifier| is_signed(chain, verifier));
+            let holds = is_trusted && certificate.validity.holds(now);
+            if !holds {
+                certificate.validity.end();
+            }
+            holds
+        });
+        self.lock().append(&mut shown);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Shown>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a chain leads to one of these CAs now.
+pub(super) fn is_signed(chain: &[CertificateDer<'_>], verifier: &Verifier) -> bool {
+    let verified = chain.split_first().map(|(certificate, intermediates)| {
+        verifier.verify_client_cert(certificate, intermediates, UnixTime::now())
+    });
+    matches!(verified, Some(Ok(_)))
+}
+
+/// Reads what a certificate goes by and how long it is valid.
+fn read(chain: &[CertificateDer<'_>], now: SystemTime) -> io::Result<Certificate> {
+    let (first, intermediates) =
+        chain.split_first().ok_or_else(|| io::Error::other("no certificate"))?;
+    let parsed = EndEntityCert::try_from(first).map_err(io::Error::other)?;
+    let itself = format!("sha256:{}", hex(&sha256(first)));
+    let dns = parsed.valid_dns_names().map(|name| format!("dns:{}", name.to_ascii_lowercase()));
+    let uris = parsed.valid_uri_names().map(|name| format!("uri:{name}"));
+    let names = std::iter::once(itself).chain(dns).chain(uris);
+    let (mut not_before, mut end) = period(&parsed);
+    // Those that are out of their time are in no chain that was verified.
+    let in_time = intermediates
+        .iter()
+        .filter_map(|it| Some(period(&EndEntityCert::try_from(it).ok()?)))
+        .filter(|(not_before, end)| (*not_before..*end).contains(&now));
+    for period in in_time {
+        (not_before, end) = (not_before.max(period.0), end.min(period.1));
+    }
+    let validity = Validity::new(not_before, end, now);
+    Ok(Certificate { names: names.take(MAX_NAMES).collect(), validity })
+}
+
+/// The first moment at which a certificate is valid, and the first one at which it is not any more.
+///
+/// The library keeps both to itself, but says one of them where it refuses a certificate because of the time, which is
+/// the first thing that it looks at.
+fn period(certificate: &EndEntityCert<'_>) -> (SystemTime, SystemTime) {
+    let judged_at = |time: UnixTime| {
+        let usage = KeyUsage::client_auth();
+        certificate.verify_for_usage(&[], &[], &[], time, usage, None, None).err()
+    };
+    let at = |seconds| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+    let first = UnixTime::since_unix_epoch(Duration::ZERO);
+    let not_before = match judged_at(first) {
+        Some(webpki::Error::CertNotValidYet { not_before, .. }) => at(not_before.as_secs()),
+        _ => None,
+    };
+    let last = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    let end = match judged_at(last) {
+        // RFC 5280, 4.1.2.5: notAfter is the last second of the period.
+        Some(webpki::Error::CertExpired { not_after, .. }) => {
+            at(not_after.as_secs().saturating_add(1))
+        }
+        _ => None,
+    };
+    // What cannot be read is over already.
+    (not_before.unwrap_or(SystemTime::UNIX_EPOCH), end.unwrap_or(SystemTime::UNIX_EPOCH))
+}
+
+/// How many names of a certificate are looked at.
+const MAX_NAMES: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use crate::downstream::http::connection::tls::clients::*;
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use tokio_rustls::rustls::server::WebPkiClientVerifier;
+    use tokio_rustls::rustls::{RootCertStore, crypto};
+
+    type Issuer = CertifiedIssuer<'static, KeyPair>;
+
+    fn seconds(count: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(count)
+    }
+
+    fn params(from: u64, to: u64) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        (params.not_before, params.not_after) = (seconds(from).into(), seconds(to).into());
+        params
+    }
+
+    fn authority(mut params: CertificateParams) -> Issuer {
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed")
+    }
+
+    fn signed(params: &CertificateParams, ca: &Issuer) -> CertificateDer<'static> {
+        let key = KeyPair::generate().expect("a key");
+        params.signed_by(&key, ca).expect("signed").der().clone()
+    }
+
+    fn verifier(ca: &Issuer) -> Verifier {
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.der().clone()).expect("a CA");
+        let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        verifier.build().expect("a verifier")
+    }
+
+    #[test]
+    fn a_chain_is_valid_while_all_of_its_certificates_are_that_were_valid_at_first() {
+        let ca = authority(CertificateParams::default());
+        let der = |from, to| signed(&params(from, to), &ca);
+        let at = 5_000;
+        for (chain, expected) in [
+            (vec![der(1_000, 9_000)], (1_000, 9_001)),
+            (vec![der(0, 9_000)], (0, 9_001)),
+            (vec![der(1_000, 253_402_300_799)], (1_000, 253_402_300_800)),
+            (vec![der(1_000, 9_000), der(2_000, 8_000)], (2_000, 8_001)),
+            (vec![der(1_000, 9_000), der(2_000, 3_000), der(6_000, 8_000)], (1_000, 9_001)),
+        ] {
+            let validity = read(&chain, seconds(at)).expect("a certificate").validity;
+            let holds = |seconds_since: u64| validity.holds(seconds(seconds_since));
+            let (from, end) = expected;
+            assert!(holds(from) && holds(end - 1) && !holds(end), "{expected:?}");
+            assert!(from == 0 || !holds(from - 1), "{expected:?}");
+        }
+        assert!(read(&[], seconds(at)).is_err());
+    }
+
+    #[test]
+    fn other_cas_end_what_they_have_not_signed_and_nothing_else() {
+        let now =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("since").as_secs();
+        let (first, second) =
+            (authority(params(0, now + 9_000)), authority(params(0, now + 9_000)));
+        let shown = ClientCertificates::default();
+        let add = |ca, until| shown.add(&[signed(&params(1, until), ca)]).expect("a certificate");
+        let (gone, expired) = (add(&first, now + 60), add(&first, now - 60));
+        let (withdrawn, kept) = (add(&first, now + 60), add(&second, now + 60));
+        drop(gone);
+        let hold = || [&expired, &withdrawn, &kept].map(|it| it.validity.holds(seconds(now)));
+        shown.end_invalid(None);
+        assert_eq!((hold(), shown.lock().len()), ([false, true, true], 2));
+        shown.end_invalid(Some(&verifier(&second)));
+        assert_eq!((hold(), shown.lock().len()), ([false, false, true], 1));
+    }
+}

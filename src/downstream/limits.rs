@@ -1,0 +1,5 @@
+//! Limits per client: concurrent requests, open streams, time limits.
+
+pub(crate) mod client_limits;
+pub(crate) mod concurrency;
+pub(crate) mod stream_limit;

@@ -1,0 +1,70 @@
+//! The arguments that a prompt declares.
+//!
+//! They are read from a definition once, when it is published: whoever checks a request need not read the
+//! definition again.
+//!
+//! Knows nothing of: who checks, and how strictly.
+
+use bytes::Bytes;
+
+use crate::json::{self, Object};
+
+/// What a prompt says of its arguments.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Declared {
+    arguments: Box<[(Box<str>, bool)]>,
+}
+
+impl Declared {
+    /// Reads a prompt's definition; `None` if what it says of its arguments cannot be read. A prompt that says
+    /// nothing has none.
+    pub fn read(definition: &Object) -> Option<Self> {
+        let Some(list) = definition.get_bytes("arguments") else { return Some(Self::default()) };
+        if *list == *b"null" {
+            return Some(Self::default());
+        }
+        let arguments = json::elements_again(&list)?.map(argument);
+        Some(Self { arguments: arguments.collect::<Option<_>>()? })
+    }
+
+    /// The names of those that must not be missing.
+    pub fn required(&self) -> impl Iterator<Item = &str> {
+        self.arguments.iter().filter(|(_, required)| *required).map(|(name, _)| &**name)
+    }
+
+    /// Whether there is an argument of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.arguments.iter().any(|(known, _)| **known == *name)
+    }
+}
+
+fn argument(text: Bytes) -> Option<(Box<str>, bool)> {
+    let argument = Object::parse_within(text, usize::MAX).ok()?;
+    let name = argument.get_string("name")?;
+    Some(((*name).into(), argument.get("required") == Some("true")))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::mcp::definition::arguments::*;
+
+    fn read(text: &'static str) -> Option<(Vec<String>, bool)> {
+        let declared = Declared::read(&Object::parse(text).expect("an object"))?;
+        Some((declared.required().map(str::to_owned).collect(), declared.has("b")))
+    }
+
+    #[test]
+    fn arguments_are_read_from_a_definition() {
+        let none = Some((vec![], false));
+        assert_eq!(read("{}"), none);
+        assert_eq!(read(r#"{"arguments":null}"#), none);
+        assert_eq!(read(r#"{"arguments":[]}"#), none);
+        let two = r#"{"arguments":[{"name":"\u0061","required":true},{"name":"b"},{"name":"c","required":false}]}"#;
+        assert_eq!(read(two), Some((vec!["a".into()], true)));
+        for unreadable in
+            [r#"{"arguments":{}}"#, r#"{"arguments":[7]}"#, r#"{"arguments":[{"name":7}]}"#]
+        {
+            assert_eq!(read(unreadable), None, "{unreadable}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Health of one upstream: circuit breaker, back-off, crash-loop detection, on-demand start, status report.
+
+pub(crate) mod backoff;
+pub mod breaker;
+pub(crate) mod crash_loop;
+pub(crate) mod health_state;
+pub(crate) mod keyed_backoff;
+pub(crate) mod on_demand;
+pub mod status_report;

@@ -1,0 +1,223 @@
+//! The front matter of a prompt file: YAML between two lines of `---`.
+//!
+//! Read with a small budget and without aliases, anchors and merge keys: nobody needs them here, and
+//! what cannot be written cannot explode. A key that is not known is an error, since it is most often
+//! a known one misspelled.
+//! Knows nothing of: what the keys are good for.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
+
+use super::message_parser::Role;
+use super::template::Flaw;
+
+/// The front matter as written.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FrontMatter {
+    pub(super) name: Option<Spanned<String>>,
+    pub(super) title: Option<String>,
+    pub(super) description: Option<String>,
+    pub(super) version: Option<String>,
+    #[serde(default)]
+    pub(super) arguments: Vec<WrittenArgument>,
+    #[serde(default)]
+    pub(super) messages: Vec<Spanned<WrittenMessage>>,
+}
+
+/// An argument as written.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenArgument {
+    pub(super) name: Spanned<String>,
+    pub(super) title: Option<String>,
+    pub(super) description: Option<String>,
+    #[serde(default)]
+    pub(super) required: bool,
+    pub(super) default: Option<String>,
+    #[serde(default)]
+    pub(super) values: Values,
+}
+
+/// A message that stands in the front matter; it has exactly one of the four contents.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenMessage {
+    #[serde(default)]
+    pub(super) role: Role,
+    pub(super) text: Option<String>,
+    pub(super) image: Option<String>,
+    pub(super) audio: Option<String>,
+    pub(super) embed: Option<String>,
+}
+
+/// The values offered for an argument: a list, or a mapping from value to what it means.
+#[derive(Debug, Default)]
+pub(super) struct Values(pub(super) Vec<(String, Option<String>)>);
+
+impl<'de> Deserialize<'de> for Values {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Values, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Values;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of values, or a mapping from value to description")
+            }
+
+            // The elements are asked for as strings, which keeps `1.10` and `no` as they are written.
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Values, A::Error> {
+                let mut values = Vec::new();
+                while let Some(value) = list.next_element()? {
+                    values.push((value, None));
+                }
+                Ok(Values(values))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut mapping: A) -> Result<Values, A::Error> {
+                let mut values = Vec::new();
+                while let Some(entry) = mapping.next_entry()? {
+                    values.push(entry);
+                }
+                Ok(Values(values))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// A file cut in two: the front matter, and the body with the number of its first line.
+pub(super) fn split(source: &str) -> Result<(FrontMatter, &str, usize), Flaw> {
+    let mut at = 0;
+    for (index, line) in source.split_inclusive('\n').enumerate() {
+        let is_mark = line.trim_end() == "---";
+        if index == 0 && !is_mark {
+            break;
+        }
+        if index > 0 && is_mark {
+            let body = &source[at + line.len()..];
+            return Ok((parse(&source[..at])?, body, index + 2));
+        }
+        at += line.len();
+    }
+    let what = if at == 0 {
+        "there is no front matter: the first line must be `---`"
+    } else {
+        "the front matter is never closed by a second line of `---`"
+    };
+    Err(Flaw { line: 1, what: what.to_owned() })
+}
+
+/// Parses the YAML, with the mark before it, so that the lines it counts are those of the file.
+fn parse(yaml: &str) -> Result<FrontMatter, Flaw> {
+    let has_keys = yaml
+        .lines()
+        .skip(1)
+        .any(|line| !line.trim_start().is_empty() && !line.trim_start().starts_with('#'));
+    if !has_keys {
+        return Ok(FrontMatter::default());
+    }
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_documents: 1,
+            max_depth: 8,
+            flow_nesting_limit: 8,
+            max_events: 20_000,
+            max_nodes: 10_000,
+            max_aliases: 0,
+            max_anchors: 0,
+        },
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        merge_keys: MergeKeyPolicy::Error,
+    };
+    serde_saphyr::from_str_with_options(yaml, options).map_err(|error| {
+        let location = error.location();
+        let line = location.map_or(1, |location| usize::try_from(location.line()).unwrap_or(1));
+        Flaw { line: line.max(1), what: describe(error.without_snippet()) }
+    })
+}
+
+/// The parser's words, without the place, which a flaw states itself, and without advice that is
+/// meant for programmers.
+fn describe(error: &serde_saphyr::Error) -> String {
+    match error {
+        serde_saphyr::Error::Budget { .. } => {
+            "anchors, aliases, or more than a front matter may hold".to_owned()
+        }
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("key `{key}` stands here twice")
+        }
+        other => {
+            let text = other.to_string();
+            let place = other
+                .location()
+                .map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+            place.and_then(|place| text.strip_suffix(&place)).unwrap_or(&text).to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flaw(source: &str) -> (usize, String) {
+        let flaw = split(source).unwrap_err();
+        (flaw.line, flaw.what)
+    }
+
+    #[test]
+    fn the_body_begins_behind_the_second_mark() {
+        let (matter, body, line) = split("---\nname: a\n---\nb\n---\nc").unwrap();
+        assert_eq!((matter.name.unwrap().value.as_str(), body, line), ("a", "b\n---\nc", 4));
+        let (matter, body, line) = split("---\n# nothing\n---\n").unwrap();
+        assert!(matter.name.is_none());
+        assert_eq!((body, line), ("", 4));
+    }
+
+    #[test]
+    fn values_are_a_list_or_a_mapping_and_stay_as_written() {
+        let source = "---\narguments:\n- {name: a, values: [1.10, no, x]}\n- name: b\n  values:\n    0x1: one\n    true:\n---\n";
+        let (matter, ..) = split(source).unwrap();
+        let values: Vec<_> =
+            matter.arguments.into_iter().map(|argument| argument.values.0).collect();
+        let plain = |value: &str| (value.to_owned(), None);
+        assert_eq!(values[0], [plain("1.10"), plain("no"), plain("x")]);
+        assert_eq!(values[1], [("0x1".to_owned(), Some("one".to_owned())), plain("true")]);
+    }
+
+    #[test]
+    fn front_matter_that_is_missing_or_open_is_reported() {
+        assert_eq!(
+            flaw("text"),
+            (1, "there is no front matter: the first line must be `---`".to_owned())
+        );
+        assert_eq!(
+            flaw(""),
+            (1, "there is no front matter: the first line must be `---`".to_owned())
+        );
+        assert_eq!(
+            flaw("---\nname: a\n"),
+            (1, "the front matter is never closed by a second line of `---`".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_mistake_in_the_yaml_is_reported_with_the_line_of_the_file() {
+        let unknown = "unknown field `titel`, expected one of name, title, description, version, arguments, messages";
+        let budget = "anchors, aliases, or more than a front matter may hold";
+        for (source, line, what) in [
+            ("---\nname: a\ntitel: b\n---\n", 3, unknown),
+            ("---\nname: a\nname: b\n---\n", 3, "key `name` stands here twice"),
+            ("---\nname: [a\n---\n", 2, "expected string scalar"),
+            ("---\narguments:\n- title: x\n---\n", 3, "missing field `name`"),
+            ("---\nname: &a x\n---\n", 2, budget),
+            ("---\nversion: {a: b}\n---\n", 2, "expected string scalar"),
+        ] {
+            assert_eq!(flaw(source), (line, what.to_owned()));
+        }
+    }
+}
