@@ -15,6 +15,7 @@ while [ $# -gt 0 ]; do
     case $1 in --target-dir) into=$2; shift ;; --target) target=$2; shift ;; --bin) bin=$2; shift ;; esac
     shift
 done
+case $RUSTFLAGS in -Cprofile-use*) [ ! -e "$CARGO_TARGET_DIR/no-guided" ] || exit 101 ;; esac
 mkdir -p "$into/$target/release"
 if [ "$bin" = weir-bench ]; then
     printf '#!/bin/sh\n[ ! -e "$CARGO_TARGET_DIR/no-load" ]\n' >"$into/$target/release/$bin"
@@ -33,13 +34,20 @@ const RUSTUP: &str = "#!/bin/sh\n[ \"$1\" != component ]\n";
 /// Puts its counts, or profiles, together.
 const PROFDATA: &str = "#!/bin/sh\necho profile >\"$3\"\n";
 
-/// Finds its runtime beside the path that it was called by, and does not know `safe`, as LLVM 19.
+/// Finds its runtime beside the path that it was called by. As LLVM 19 it does not know `safe`; as a later one it does, and
+/// its help goes on after that for longer than a pipe holds.
 const BOLT: &str = r#"#!/bin/sh
-case $* in *--help*) echo "  --icf    - fold"; exit ;; *icf=*) echo "unknown icf" >&2; exit 1 ;; esac
+folding=
+case $* in *icf=safe*) folding=' and folded' ;; esac
+if [ -e "$CARGO_TARGET_DIR/newer-bolt" ]; then
+    case $* in *--help*) echo "  --icf=<value>    - fold"; yes '  --another' | head -n 100000; exit ;; esac
+else
+    case $* in *--help*) echo "  --icf    - fold"; exit ;; *icf=*) echo "unknown icf" >&2; exit 1 ;; esac
+fi
 [ -e "$(dirname "$0")/../lib/libbolt_rt_instr.a" ] || { echo "library not found" >&2; exit 1; }
 [ ! -e "$CARGO_TARGET_DIR/no-bolt" ] || exit 1
 while [ "$1" != -o ]; do shift; done
-echo rearranged >"$2"
+echo "rearranged$folding" >"$2"
 mkdir -p "$(dirname "$2")/seen"; echo x >"$(dirname "$2")/seen/weir.1"
 chmod +x "$2"
 "#;
@@ -99,6 +107,26 @@ fn a_release_is_rearranged_by_the_program_that_a_link_leads_to() {
     let (delivered, said) = machine.release();
     assert_eq!(delivered, "rearranged", "{said}");
     assert!(!said.contains("it is"), "{said}");
+}
+
+#[test]
+fn a_release_is_folded_by_a_program_that_knows_how_to_do_that_safely() {
+    let machine = Machine::new();
+    machine.program("newer-bolt", "");
+    let (delivered, said) = machine.release();
+    assert_eq!(delivered, "rearranged and folded", "{said}");
+}
+
+#[test]
+fn a_release_that_a_profile_cannot_guide_is_delivered_plain() {
+    let machine = Machine::new();
+    machine.program("no-guided", "");
+    let (delivered, said) = machine.release();
+    assert_eq!(delivered, "built", "{said}");
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("it is")).collect();
+    let reason =
+        "without a profile, and a third slower for it: the build that a profile guides failed";
+    assert!(matches!(lines[..], [line] if line.contains(reason)), "{said}");
 }
 
 #[test]
