@@ -298,6 +298,22 @@ fn a_role_that_is_written_allows_what_it_says_and_no_more() {
 }
 
 #[test]
+fn a_pattern_of_an_upstream_is_added_and_one_of_the_same_name_replaces_the_general_one() {
+    let config = config(
+        r#"
+        [guard]
+        redact = { a = "x", b = "y" }
+        [upstreams.web]
+        url = "http://h/"
+        guard.redact = { b = "z", c = "w" }
+        "#,
+    );
+    let pattern = |name: &str, text: &str| crate::guard::Pattern::new(name, text).expect(text);
+    let expected = [pattern("a", "x"), pattern("b", "z"), pattern("c", "w")];
+    assert_eq!(config.upstreams[0].guard.redact, expected);
+}
+
+#[test]
 fn who_needs_a_key_depends_on_the_address_and_the_clients() {
     let anonymous = |listen: &str, mode: &str, options: &Options| {
         let text = format!("{HOUSE}[server]\nlisten = \"{listen}\"\n[auth]\nmode = \"{mode}\"\n");

@@ -468,6 +468,31 @@ fn an_address_that_is_written_has_to_be_free() {
 }
 
 #[test]
+fn where_somebody_else_has_the_usual_address_it_serves_without_operators() {
+    // If that fails, somebody has it already.
+    let _taken = std::net::TcpListener::bind("127.0.0.1:9464");
+    let folder = folder(&format!("[server]\nlisten = \"127.0.0.1:0\"\n{HOUSE}"));
+    let mut weir = super::program();
+    weir.arg("serve").current_dir(folder.path()).stderr(std::process::Stdio::piped());
+    let mut weir = weir.spawn().expect("it starts");
+    // No format is written, and what it logs goes into a pipe.
+    let log = BufReader::new(weir.stderr.take().expect("a pipe"));
+    let mut lines = log.lines().map_while(Result::ok).map(|line| {
+        let line = weir::json::Object::parse(line).expect("a line of JSON");
+        ["message", "address"].map(|key| line.get_string(key).map(|it| it.into_owned()))
+    });
+    let is_ready = |[message, _]: &[Option<String>; 2]| message.as_deref() == Some("ready");
+    let before: Vec<_> = lines.by_ref().take_while(|line| !is_ready(line)).collect();
+    terminate(&weir);
+    lines.for_each(drop);
+    assert!(weir.wait().expect("it ends").success());
+    let told =
+        "nothing listens for operators: set `listen` under [admin] for `weir status` and metrics";
+    let expected = [told, "127.0.0.1:9464"].map(|it| Some(it.to_owned()));
+    assert!(before.contains(&expected), "{before:?}");
+}
+
+#[test]
 fn whatever_clients_invent_makes_no_series() {
     let served = Served::start(OPEN);
     // Methods, items and clients, each with a name that no text format likes. The first of each make what series there are.

@@ -68,3 +68,16 @@ fn a_kept_catalog_is_shown_the_first_call_starts_the_child_and_after_a_while_it_
     assert!(served.post_about("tools/list", None).contains("hub__t"));
     assert!(served.get("/readyz").0 == 200);
 }
+
+#[test]
+fn a_library_keeps_no_catalog() {
+    let config = format!("{}[upstreams.house]\nprompts_dir = \"prompts\"\n", config());
+    let served = Served::start_in(&config, prepare);
+    until("it is listed", || served.post_about("prompts/list", None).contains("house__greeting"));
+    state(&served, "asleep");
+    let kept = served.folder.path().join("state/catalog").read_dir().expect("a folder");
+    let kept = kept.map(|file| file.expect("a file").file_name().into_string().expect("text"));
+    let kept: Vec<_> = kept.collect();
+    let of = |upstream: &str| kept.iter().filter(|name| name.starts_with(upstream)).count();
+    assert!(of("hub-") > 0 && of("house-") == 0, "{kept:?}");
+}

@@ -11,6 +11,30 @@ use tempfile::TempDir;
 
 use super::{folder, shown};
 
+#[cfg(target_os = "linux")]
+#[test]
+fn the_soft_limit_of_descriptors_is_raised_to_two_for_each_connection() {
+    use std::io::{BufRead, BufReader};
+    let config =
+        format!("[server]\nlisten = \"127.0.0.1:0\"\nmax_connections = 300\n{}", super::HOUSE);
+    let folder = folder(&config);
+    let weir = super::program();
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "ulimit -Sn 256; exec \"$0\" serve"]).arg(weir.get_program());
+    shell.envs(weir.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.current_dir(folder.path()).stderr(std::process::Stdio::piped());
+    let mut weir = shell.spawn().expect("it starts");
+    let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    assert!(log.any(|line| line.contains("\"ready\"")));
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.id())).expect("it runs");
+    super::serving::terminate(&weir);
+    log.for_each(drop);
+    assert!(weir.wait().expect("it ends").success());
+    let files =
+        limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("a line");
+    assert_eq!(files.split_whitespace().next(), Some("600"), "{files}");
+}
+
 #[test]
 fn a_program_that_is_not_there_is_one_line_that_says_what_to_do() {
     let folder = folder("[upstreams.gone]\ncommand = \"no-such-program\"\n");

@@ -168,6 +168,18 @@ fn top_tells_what_is_wrong_on_a_terminal_of_any_size() {
 }
 
 #[test]
+fn a_command_on_a_terminal_says_whom_it_waits_for() {
+    let folder =
+        super::folder("[upstreams.mute]\ncommand = \"tail\"\nargs = [\"-f\", \"/dev/null\"]\n");
+    let mut command = super::program();
+    command.args(["list", "tools"]).current_dir(folder.path());
+    let mut terminal = Terminal::start(&command, 24, 80);
+    terminal.wait_for(|_, text| text.contains(" s  ") && text.contains("mute"));
+    terminal.press(b"\x03");
+    terminal.ends_with(130);
+}
+
+#[test]
 fn top_ends_at_once_by_any_way_out_and_leaves_the_terminal_as_it_was() {
     let served = served();
     for way in [&b"q"[..], b"Q", b"\x03", b"\x04"] {

@@ -154,6 +154,13 @@ fn every_command_line_is_one_that_weir_takes() {
 }
 
 #[test]
+fn an_init_is_pid_1_where_children_are_started() {
+    let tools = deploy("docker/Dockerfile.tools");
+    assert!(after(&tools, "ENTRYPOINT ").starts_with("[\"/usr/bin/tini\", \"--\","));
+    assert_eq!(yaml("docker/compose.yaml")["services"]["weir"]["init"], true);
+}
+
+#[test]
 fn everybodys_patience_outlasts_the_drain() {
     let unit: u64 = after(&deploy("systemd/weir.service"), "TimeoutStopSec=").parse().expect("s");
     let pod = &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"];

@@ -288,6 +288,21 @@ async fn a_head_over_the_limit_is_refused() {
     world.close().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_head_of_8_kib_is_taken_however_small_the_limit() {
+    let world = World::start(hub(MODERN_HTTP), "[server]\nmax_head = 1024").await;
+    let client = world.client(MODERN_HTTP).await;
+    let http = client.http();
+    // What gets through the head is no message.
+    for (bytes, expected) in [(7 * 1024, 400), (9 * 1024, 431)] {
+        let mut headers = http.headers("prompts/list", "{}");
+        set(&mut headers, "x-large", &"x".repeat(bytes));
+        assert_eq!(status(http, Method::POST, "/mcp", "{}", &headers).await, expected);
+    }
+    drop(client);
+    world.close().await;
+}
+
 // === The context of a modern request ===
 
 /// Posts a get of `hub__a` with these `_meta` members and headers.

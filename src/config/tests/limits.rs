@@ -122,6 +122,14 @@ fn limits_are_a_list_of_tables() {
 }
 
 #[test]
+fn limits_stand_in_one_file() {
+    let limit = "[[limits]]\nper = \"client\"\nrate = \"1/s\"\n";
+    let main = format!("include = [\"a.toml\"]\n{}", with(limit));
+    let home = Home::new(&[("weir.toml", main.as_str()), ("a.toml", limit), ("p/a.md", "a")]);
+    insta::assert_snapshot!(home.lines(), @"a.toml:1:3: limits: weir.toml:4 defines this already (remove one of the two)");
+}
+
+#[test]
 fn an_upstream_that_nobody_knows_is_probably_not_meant() {
     let warnings =
         config(&with("[[limits]]\nper = \"client\"\nmatch = \"hose/*\"\nrate = \"1/s\"")).warnings;

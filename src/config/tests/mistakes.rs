@@ -478,6 +478,28 @@ prompts_dir = "p"
 }
 
 #[test]
+fn the_pauses_of_retrying_and_of_the_breaker_are_in_their_order() {
+    let report = parse(
+        r#"[defaults]
+retry.backoff = "31s"
+[upstreams.house]
+prompts_dir = "p"
+[upstreams.web]
+url = "http://h/"
+retry = { backoff = "2s", max_backoff = "1s" }
+breaker = { cool_down = "2s", max_cool_down = "1s" }
+"#,
+    );
+    let report = report.unwrap_err();
+    let told: Vec<_> = report.problems().iter().map(|problem| format!("{problem:?}")).collect();
+    insta::assert_snapshot!(told.join("\n"), @r"
+    weir.toml:2:17: defaults.retry.backoff: backoff is longer than max_backoff, which is 30s unless it is written (shorten backoff, or lengthen max_backoff)
+    weir.toml:7:21: upstreams.web.retry.backoff: backoff is longer than max_backoff (shorten backoff, or lengthen max_backoff)
+    weir.toml:8:25: upstreams.web.breaker.cool_down: cool_down is longer than max_cool_down (shorten cool_down, or lengthen max_cool_down)
+    ");
+}
+
+#[test]
 fn broken_toml_is_drawn_at_its_places() {
     let drawn = mistakes(
         r#"[server]

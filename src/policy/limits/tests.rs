@@ -37,6 +37,18 @@ async fn each_has_a_bucket_of_its_own_and_roles_and_all_share_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_shows_a_token_is_counted_by_the_application_or_as_a_user() {
+    let through = |name: &str| Principal { application: Some("ide".into()), ..principal(name) };
+    let (ann, bob) = (through("ann"), through("bob"));
+    for (per, together) in [(Per::Client, 2), (Per::User, 4)] {
+        let limits = Limits::new(vec![limit(per, "*", two_a_second(), None)]);
+        let found = admitted(&limits, &charge(&ann, "ping"), 5)
+            + admitted(&limits, &charge(&bob, "ping"), 5);
+        assert_eq!(found, together, "{per:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_upstream_is_limited_for_all_who_use_it() {
     let limits = Limits::new(vec![limit(Per::Upstream, "*", two_a_second(), None)]);
     let [hub, wiki] = ["hub", "wiki"].map(|name| name.parse::<UpstreamName>().expect(name));

@@ -207,6 +207,21 @@ mod tests {
     }
 
     #[test]
+    fn the_extensions_that_are_told_are_images_and_sounds() {
+        let page = include_str!("../../../docs/prompt-library.md");
+        let row = |start: &str| {
+            let row = page.lines().find_map(|line| line.split_once(start)).expect(start).1;
+            row.trim_matches([' ', '|']).split(", ").collect::<Vec<_>>()
+        };
+        for (form, start) in [(Form::Image, "| image: "), (Form::Audio, "| audio: ")] {
+            for extension in row(start) {
+                let path = format!("a.{extension}");
+                assert!(render(form, "p", &path, Vec::new()).is_ok(), "{path}");
+            }
+        }
+    }
+
+    #[test]
     fn a_file_that_is_no_image_is_not_sent_as_one() {
         check(
             Form::Image,

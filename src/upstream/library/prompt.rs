@@ -228,6 +228,13 @@ mod tests {
     }
 
     #[test]
+    fn an_argument_is_filled_in_within_a_code_fence_too() {
+        let source = "---\ndescription: D\narguments:\n- {name: a}\n---\n```\n{{a}}\n```";
+        let answer = get(source, &[("a", "1")]).unwrap();
+        assert!(answer.contains(r"```\n1\n```"), "{answer}");
+    }
+
+    #[test]
     fn an_empty_argument_is_one_that_is_not_given_and_a_blank_message_is_left_out() {
         let expected = r#"{"description":"D","messages":[{"role":"user","content":{"type":"text","text":"1 dflt"}}]}"#;
         assert_eq!(get(TWO, &[("a", "1")]).unwrap(), expected);

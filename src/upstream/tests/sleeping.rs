@@ -53,7 +53,11 @@ async fn open(peer: &mut Peer) {
 
 /// A world whose child was started by a call, which is answered.
 async fn used() -> (World, Peer) {
-    let mut world = World::start(lazy(Over::Stdio));
+    used_with(lazy(Over::Stdio)).await
+}
+
+async fn used_with(settings: Settings) -> (World, Peer) {
+    let mut world = World::start(settings);
     let first = calling(&world);
     let mut peer = world.child().await;
     open(&mut peer).await;
@@ -136,6 +140,17 @@ async fn it_is_stopped_once_nobody_has_used_it_for_a_while_and_wakes_again() {
     // It is another connection, so that it is listed again.
     let Status::Up(about) = world.upstream.status().borrow().clone() else { panic!("up") };
     assert_eq!((about.epoch, world.upstream.report().counts.restarts), (2, 1));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_idle_time_it_stays_up() {
+    let mut settings = lazy(Over::Stdio);
+    settings.timeouts.idle = None;
+    let (world, peer) = used_with(settings).await;
+    sleep(IDLE * 100).await;
+    assert_eq!(state(&world), State::Up);
+    drop(peer);
     world.finish().await;
 }
 
