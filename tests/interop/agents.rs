@@ -1,8 +1,9 @@
 //! Command-line clients that call tools for a model, before Weir: Claude Code, Codex and Gemini CLI.
 //!
-//! By night (`WEIR_NIGHTLY`): only then `./dev prepare` installs them, 1 GB. `parts/model.mjs` stands in for the API
-//! of their provider and refuses what providers refuse; nothing but the loopback interface is reached. Each client
-//! uses the entry that `weir connect` writes, over stdio and over HTTP.
+//! By night (`WEIR_NIGHTLY`): only then `./dev prepare` installs them, 1 GB. By day these tests return at once, and rows
+//! of `tests/claims.toml` that name them say `nightly`. `parts/model.mjs` stands in for the API of their provider and
+//! refuses what providers refuse; nothing but the loopback interface is reached. Each client uses the entry that
+//! `weir connect` writes, over stdio and over HTTP.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

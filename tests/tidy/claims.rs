@@ -50,6 +50,9 @@ struct Claim {
     /// A part of its sentence that stands nowhere else in the document.
     says: String,
     shown_by: Vec<String>,
+    /// Whether a test that shows it does nothing by day.
+    #[serde(default)]
+    nightly: bool,
 }
 
 /// The sentences of a document, each once.
@@ -84,12 +87,14 @@ impl Sentences {
 #[test]
 fn every_sentence_has_its_row_and_every_row_its_sentence_and_its_tests() {
     let table: Table = toml::from_str(&read(CLAIMS)).expect("the table of claims can be read");
-    let mut tests = BTreeSet::new();
+    let (mut tests, mut nightly) = (BTreeSet::new(), BTreeSet::new());
     for file in ["src", "tests"].iter().flat_map(|folder| rust_files(folder)) {
-        tests.extend(tests_of(&read(&file)));
+        let text = read(&file);
+        tests.extend(tests_of(&text));
+        nightly.extend(night_only(&text));
     }
     let mut problems = Vec::new();
-    for Claim { document, says, shown_by } in &table.claim {
+    for Claim { document, says, shown_by, nightly: is_said } in &table.claim {
         let mut object = |what: &str| problems.push(format!("{document}: {what}: {says}"));
         if !DOCUMENTS.contains(&document.as_str()) {
             object("not one of the documents");
@@ -100,7 +105,15 @@ fn every_sentence_has_its_row_and_every_row_its_sentence_and_its_tests() {
         for lost in shown_by.iter().filter(|test| !tests.contains(*test)) {
             object(&format!("no test {lost}, for"));
         }
+        match (is_said, shown_by.iter().any(|test| nightly.contains(test))) {
+            (true, false) => object("`nightly`, and each of its tests runs by day"),
+            (false, true) => object("a test runs by night only, write `nightly = true`"),
+            _ => {}
+        }
     }
+    let named: BTreeSet<_> = table.claim.iter().flat_map(|claim| &claim.shown_by).collect();
+    let silent = nightly.iter().filter(|test| !named.contains(test));
+    problems.extend(silent.map(|test| format!("{test} does nothing by day, and no row says so")));
     problems.extend(DOCUMENTS.iter().flat_map(|name| check_document(name, &table, &tests)));
     fail_if_any(&problems);
 }
@@ -158,6 +171,16 @@ fn tests_of(text: &str) -> Vec<String> {
         }
     }
     tests
+}
+
+/// Tests of a file that return at once unless it is night.
+fn night_only(text: &str) -> Vec<String> {
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    let by_day = lines.windows(3).filter(|lines| {
+        let condition = lines[1].to_lowercase();
+        condition.starts_with("if ") && condition.contains("night") && lines[2] == "return;"
+    });
+    by_day.flat_map(|lines| functions(lines[0])).collect()
 }
 
 /// The sentences of Markdown: of paragraphs and items of lists what ends with a full stop, a question mark, an exclamation mark
@@ -244,4 +267,11 @@ fn sentences_are_those_of_prose_and_rows_of_tables() {
         "| `a` | b. C |",
     ];
     assert_eq!(sentences_of(text), expected);
+}
+
+#[test]
+fn a_test_that_returns_by_day_is_known() {
+    let text = "async fn all_day() {\n    work();\n}\n\nasync fn by_night_only() {\n    if !is_night() {\n        \
+                return;\n    }\n    work();\n}\n";
+    assert_eq!(night_only(text), ["by_night_only"]);
 }
