@@ -67,6 +67,17 @@ mod tests {
     }
 
     #[test]
+    fn of_long_arguments_the_beginning_is_told() {
+        let params = Object::parse(format!(r#"{{"arguments":{{"a":"{}"}}}}"#, "x".repeat(20_000)));
+        let told = arguments(Arguments::Full, "tools/call", &params.expect("an object"));
+        let told = told.expect("text");
+        assert!(
+            told.len() < MAX_ARGUMENTS_BYTES + 40 && told.ends_with(" bytes more)\""),
+            "{told}"
+        );
+    }
+
+    #[test]
     fn the_names_of_many_arguments_have_a_bound() {
         let members: Vec<_> = (0..500).map(|at| format!("\"argument-{at}\":0")).collect();
         let text = format!(r#"{{"arguments":{{{}}}}}"#, members.join(","));

@@ -143,6 +143,8 @@ async fn a_list_that_always_has_more_ends_by_its_limits() {
     };
     assert_eq!(endless(|limits| limits.max_pages = 7).await, (7, "7 pages".into()));
     assert_eq!(endless(|limits| limits.max_items = 5).await, (5, "5 items".into()));
+    // The page that exceeds it is the last.
+    assert_eq!(endless(|limits| limits.max_list = 400).await, (7, "400 bytes".into()));
 }
 
 #[tokio::test(start_paused = true)]

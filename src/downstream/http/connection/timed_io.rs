@@ -458,6 +458,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn where_much_is_held_an_idle_connection_closes_after_five_seconds() {
+        let budget = Budget::new(1 << 20);
+        let (ours, _theirs) = duplex(64);
+        let wire = Wire::new(ours, &Timeouts::default(), &budget);
+        drop(wire.busy(Some(0)));
+        let mut held = budget.hold();
+        held.grow((1 << 20) * 85 / 100 + 1).expect("room");
+        let start = Instant::now();
+        wire.clone().idle_too_long().await;
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_is_given_up_and_one_that_takes_little_is_not() {
         let (mut wire, mut client) = wire(1);
         let start = Instant::now();
